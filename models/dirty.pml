@@ -2,10 +2,10 @@
  * dirty.pml - the dirty bytes of a page and their way to the file: writers, write-back, eviction,
  * opens and closes, truncation.
  *
- * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh and
- * write_back.cuh (begin, take the mask, read, host, end; flush; discard), file/write_bytes.cuh
- * (writers), file/truncate.cuh (sync; truncation), file/open_files.cuh and file/close_file.cuh
- * (join and leave; versions). README.md maps steps to files.
+ * Real code: include/gpufs/cache/dirty.cuh (flags, mask, dirty pin), cache/dirty_run.cuh,
+ * run_writer.cuh and write_back.cuh (begin, take the mask, read, host, end; flush; discard),
+ * file/write_bytes.cuh (writers), file/truncate.cuh (sync; truncation), file/open_files.cuh and
+ * file/close_file.cuh (join and leave; versions). README.md maps steps to files.
  *
  * One page of one or two bytes. Each store to a byte gives it the next higher number. So the file
  * is right when it has the last number, and an old byte that lands on a newer one shows. Each user
@@ -437,7 +437,7 @@ inline host_write(i)
 
 inline note_error(who) { atomic { assert(NODE_OPEN); who++; untold++ } }
 
-/* write_back::write() does not run beside a truncation, which would cut what is written. Then
+/* run_writer::write() does not run beside a truncation, which would cut what is written. Then
  * `what` becomes 0. */
 #if defined(TRUNCATE) && !defined(MUTANT_CLEANS_BESIDE_CUT)
 inline give_back_beside_cut()

@@ -4,7 +4,7 @@
  *
  * Real code: include/gpufs/file/write_bytes.cuh ("Concurrent writes and truncations",
  * write_resident, finish_run, write_any), file/truncate.cuh (truncate_file), cache/dirty.cuh
- * (set, set_again, note_cut, is_uncut, is_untaken), cache/write_back.cuh (write).
+ * (set, set_again, note_cut, is_uncut, is_untaken), cache/run_writer.cuh (write).
  *
  * One page, which lies wholly past the end of the file at first. Two groups write a part of it
  * each. `slow` writes through write_any(). `fast` writes through write_resident(): it finds the

@@ -2,10 +2,10 @@
  * late.pml - writes and truncations that hang in the backend. They outlive the wait of their
  * callers, and the close of their file.
  *
- * Real code: include/gpufs/cache/write_back.cuh (is_settled; lost), file/truncate.cuh
- * (truncate_file), channel/client.cuh (withdraw, has_unanswered_write), src/service/service.cpp (begin),
- * request_server.cpp (serve_write, serve_truncate), file_table.cpp (version_of, close) and
- * file_table.hpp (change_under_way).
+ * Real code: include/gpufs/cache/inode_state.cuh (is_settled; lost), file/truncate.cuh
+ * (truncate_file), channel/client.cuh (withdraw, has_unanswered_write), src/service/answer.cpp
+ * (begin), request_server.cpp (serve_write, serve_truncate), file_versions.cpp (version_of),
+ * file_table.cpp (close) and file_table.hpp (change_under_way).
  *
  * One file, and users that open it, change it and close it, several times. A change is a write of
  * one page (user 0) or a truncation (the other users). The device makes one change at a time

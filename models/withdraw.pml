@@ -3,7 +3,7 @@
  * its caller has learned that it never will. A file that an open leaves open is in use by the
  * caller, or the host closes it.
  *
- * Real code: include/gpufs/channel/client.cuh (wait, withdraw), src/service/service.cpp (begin,
+ * Real code: include/gpufs/channel/client.cuh (wait, withdraw), src/service/answer.cpp (begin,
  * answer, close_withdrawn). channel.pml has the rest of a request's life.
  *
  * One request. A worker takes it at any time, or never. The caller waits for the answer, and gives

@@ -1,7 +1,5 @@
 // The mount: creates device, arena, channel and service, and destroys them.
 #include <errno.h>
-#include <poll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "gpufs/backend.hpp"
 #include "gpufs/gpufs.hpp"
 #include "mount/cpu_launch.hpp"
+#include "mount/descriptors.hpp"
 #include "mount/flush.hpp"
 #include "mount/plan.hpp"
 #include "mount/snapshot.hpp"
@@ -35,35 +34,6 @@ constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
 constexpr std::uint64_t closing_ns = 1'000'000'000;
 constexpr const char* dropped_losses =
     "bytes of files may be lost whose errors the list has no room for";
-
-// The number of open descriptors among the first 1,024. If the limit is higher, an undercount is
-// harmless: a quarter of the rest stays free.
-std::size_t descriptors_open(std::uint64_t limit) {
-  std::array<pollfd, 1024> looked_at;
-  const std::size_t count = std::min<std::uint64_t>(limit, looked_at.size());
-  for (std::size_t fd = 0; fd < count; ++fd) looked_at[fd] = {static_cast<int>(fd), 0, POLLNVAL};
-  if (poll(looked_at.data(), count, 0) < 0) return 0;
-  return static_cast<std::size_t>(
-      std::count_if(looked_at.begin(), looked_at.begin() + static_cast<std::ptrdiff_t>(count),
-                    [](const pollfd& p) { return (p.revents & POLLNVAL) == 0; }));
-}
-
-// The number of host descriptors that a mount may keep open for files. Raises the process's soft
-// limit to the hard limit, as language run-times do. Subtracts the descriptors that are open, and
-// those that the mount's `threads` need for a moment. A quarter of the rest stays for the program.
-std::size_t descriptors_max(std::size_t threads) {
-  constexpr std::size_t of_a_thread = 2;
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
-  if (limit.rlim_cur < limit.rlim_max) {
-    const rlimit raised{limit.rlim_max, limit.rlim_max};
-    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  }
-  const std::uint64_t all =
-      limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
-  const std::size_t taken = descriptors_open(all) + of_a_thread * threads;
-  return std::clamp<std::size_t>(all > taken ? (all - taken) / 4 * 3 : 0, 8, std::size_t{1} << 20);
-}
 
 // The path in one line of printable text. Kernels choose paths, and a terminal obeys control
 // characters.

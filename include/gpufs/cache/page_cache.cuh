@@ -26,8 +26,8 @@
 
 #include "gpufs/base/copy.cuh"
 #include "gpufs/cache/arena.cuh"
+#include "gpufs/cache/frame_search.cuh"
 #include "gpufs/cache/frame_table.cuh"
-#include "gpufs/cache/write_back.cuh"
 
 namespace gpufs {
 
@@ -59,11 +59,11 @@ GPUFS_HD bool loads_runs(const Group& g) {
 }  // namespace detail
 
 template <class Group>
-class page_cache {
+class page_cache : detail::frame_search<Group> {
  public:
   // `record`: the open file whose hits are counted.
   GPUFS_HD page_cache(const mount_ref& fs, const Group& g, std::uint32_t record)
-      : fs_(fs), g_(g), record_(record), frames_(fs) {}
+      : base(fs, g), record_(record) {}
 
   // Pins the page. If the page is absent, all members call `load(frame_bytes)`: it fills the
   // frame's memory and returns how many bytes the file has there, or -errno. Collective. Waits for
@@ -188,6 +188,11 @@ class page_cache {
   }
 
  private:
+  using base = detail::frame_search<Group>;
+  using base::begin_search, base::free_some, base::gives_up, base::lived, base::some_are_dirty;
+  using base::frames_, base::fs_, base::g_;
+  using typename base::search;
+
   // In `valid`: the page is resident and marked (slot_header::read_ahead), and not pinned. Not an
   // errno.
   static constexpr std::int32_t marked = not_there + 1;
@@ -272,7 +277,7 @@ class page_cache {
     std::uint32_t flags = 0;
     if constexpr (for_what == slot_header::use::stores)
       flags = fs_.dirt(guess).flags.load_for_wait();
-    const slot_header::seen pinned = frames_.header(guess).pin_and_look<for_what>();
+    const slot_header::seen pinned = frames_.header(guess).template pin_and_look<for_what>();
     if constexpr (for_what == slot_header::use::stores) {
       platform::wait_for_arrival(flags);
       *dirt = flags;
@@ -303,68 +308,6 @@ class page_cache {
                  : 0;
     }
     return g_.broadcast(mine) != 0;
-  }
-
-  // State of a search for a frame. `lived` and `moved` are durations in which the service has lived
-  // since the search began.
-  struct search {
-    channel_client::deadline time;
-    // Clock reading at the last update of `lived`.
-    std::uint64_t looked;
-    std::uint64_t lived;
-    // Value of `lived` when the cache last made progress.
-    std::uint64_t moved;
-    // Last sum that moves() computed; 0: none yet.
-    std::uint64_t motion;
-  };
-  GPUFS_HD static search begin_search() {
-    const channel_client::deadline time = channel_client::begin_wait();
-    return {time, time.start, 0, 0, 0};
-  }
-
-  // Updates `wait.lived` and returns it.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t lived(search& wait) const {
-    // The check reads host memory; the service's heartbeat changes every 50 ms.
-    constexpr std::uint64_t look_every_ns = 10'000'000;
-    if (platform::elapsed_ns(wait.looked) < look_every_ns) return wait.lived;
-    wait.looked = platform::now_ns();
-    // Spread over the slots: readers of one slot would queue for it.
-    const std::uint32_t slot = platform::processor() % fs_.channel.layout.slot_count;
-    return wait.lived = fs_.client().lived_ns(slot, wait.time);
-  }
-
-  // Whether frames are loading, or got other pages since the last call: then a frame may become
-  // free. Changes of pins do not count, because readers of pages that stay pinned free nothing.
-  // Samples a part of a large cache.
-  GPUFS_HD GPUFS_OUT_OF_LINE bool moves(const slot_key& key, search& wait) const {
-    constexpr std::uint32_t looks_max = 16384;
-    const std::uint32_t all = fs_.layout.frame_count;
-    const std::uint32_t count = all < looks_max ? all : looks_max;
-    std::uint32_t at = fs_.at<slot_ring>(fs_.layout.rings)[frames_.rings().ring_of(key)].first;
-    std::uint64_t motion = 1;
-    bool loads = false;
-    for (std::uint32_t i = 0; i < count; ++i) {
-      const slot_header& header = frames_.header(at);
-      const slot_phase phase = slot_state::phase(header.state.peek());
-      loads = loads || phase == slot_phase::loading;
-      // Evicting frames are not waited for: the frames of a run without an answer stay evicting.
-      motion +=
-          std::uint64_t{header.generation.load_relaxed()} * 4 + static_cast<std::uint32_t>(phase);
-      at = at + 1 == all ? 0 : at + 1;
-    }
-    const bool changed = motion != wait.motion;
-    wait.motion = motion;
-    return loads || changed;
-  }
-
-  // Whether the group gives up: the cache made no progress for `reclaim_timeout_ns`, or the search
-  // took longer than a request may.
-  GPUFS_HD bool gives_up(const slot_key& key, search& wait) const {
-    if (wait.motion == 0) (void)moves(key, wait);
-    if (lived(wait) - wait.moved <= fs_.reclaim_timeout_ns) return false;
-    if (!moves(key, wait) || wait.lived > fs_.timeouts.request_ns) return true;
-    wait.moved = wait.lived;
-    return false;
   }
 
   // One attempt, and a second one if another group was first with this page. Returns `starved` when
@@ -466,52 +409,7 @@ class page_cache {
     return {slot, valid};
   }
 
-  GPUFS_HD bool some_are_dirty() const {
-    for (std::uint32_t i = 0; i < fs_.layout.ring_count; ++i) {
-      if (fs_.at<slot_ring>(fs_.layout.rings)[i].dirty.load_relaxed() != 0) return true;
-    }
-    return false;
-  }
-
-  // Writes back some pages of the key's ring, or of another ring if that one has no dirty page.
-  // Returns whether pages were written, or other groups are writing. Collective. Waits for a write
-  // permit, which may take long, and for the host.
-  GPUFS_HD bool free_some(const slot_key& key) {
-    const std::uint32_t own = frames_.rings().ring_of(key);
-    const int done = by_one_warp(g_, [&](const one_warp_of<Group>& part) {
-      detail::write_back wb(fs_, part);
-      if (!wb.take_turn(true)) return 0;
-      const std::uint64_t start = platform::now_ns();
-      bool written = false;
-      // Stops after one missing answer. Errors of the host are retried for `reclaim_timeout_ns`.
-      const auto go_on = [&] {
-        std::uint32_t late = 0;
-        if (part.is_leader()) late = platform::elapsed_ns(start) > fs_.reclaim_timeout_ns ? 1 : 0;
-        return !written && !wb.gave_up() && part.broadcast(late) == 0;
-      };
-      for (std::uint32_t k = 0; k < fs_.layout.ring_count && go_on(); ++k) {
-        const std::uint32_t ring = (own + k) % fs_.layout.ring_count;
-        const slot_ring& r = fs_.at<slot_ring>(fs_.layout.rings)[ring];
-        std::uint32_t dirty = 0;
-        if (part.is_leader()) dirty = r.dirty.load_relaxed();
-        if (part.broadcast(dirty) == 0) continue;
-        // First the long runs. Pages that are still being written would go out in many small
-        // pieces.
-        const std::uint32_t long_until = r.count < 128 ? 0 : r.count < 1024 ? r.count / 4 : 256;
-        for (std::uint32_t seen = 0; seen < long_until + r.count && go_on(); seen += 32)
-          written = wb.some(ring, seen < long_until ? wb.long_run : wb.any_run);
-      }
-      wb.give_turn_back();
-      if (!written) platform::pause(64);
-      return written || (wb.contended() && !wb.gave_up()) ? 1 : 0;
-    });
-    return done != 0;
-  }
-
-  const mount_ref& fs_;
-  const Group g_;
   std::uint32_t record_;
-  detail::frame_table frames_;
 };
 
 }  // namespace gpufs

@@ -2,10 +2,10 @@
 // for sync and close.
 //
 // A group takes a run of dirty pages (cache/dirty_run.cuh) and copies their bytes and masks into
-// the staging memory of a channel slot. The host writes them; the group waits for the answer. Then
-// the file has the bytes, for every reader. (cache/dirty.cuh has the protocol of one page.) The
-// pages stay cached, and pinned while the write is in flight, so no group loads bytes that the file
-// does not have yet.
+// the staging memory of a channel slot (cache/run_writer.cuh). The host writes them; the group
+// waits for the answer. Then the file has the bytes, for every reader. (cache/dirty.cuh has the
+// protocol of one page.) The pages stay cached, and pinned while the write is in flight, so no
+// group loads bytes that the file does not have yet.
 //
 // Progress: a group takes pages without waiting. While it holds some, it waits only for a channel
 // slot and for the host; both waits end. A group that waits for another group's write-back (flush)
@@ -13,52 +13,21 @@
 #pragma once
 
 #include "gpufs/cache/dirty_run.cuh"
+#include "gpufs/cache/inode_state.cuh"
+#include "gpufs/cache/run_writer.cuh"
 
 namespace gpufs::detail {
 
-// The size of a file that is open for writing, as the leader sees it. Collective.
-template <class Group>
-GPUFS_HD std::uint64_t file_size(const mount_ref& fs, const Group& g, std::uint32_t node) {
-  std::uint64_t size = 0;
-  // Acquire: pairs with the writer's release. All bytes that the size covers are visible.
-  if (g.is_leader()) size = fs.node(node).size.load_acquire();
-  return g.broadcast(size);
-}
-
-// Whether a write or a truncation of the file that got no answer in time may still take effect.
-// Called by one thread. `waits`: waits for its answer, for up to one more request timeout.
-GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs,
-                                                        std::uint32_t node_number,
-                                                        std::uint64_t version, bool waits) {
-  inode_state& node = fs.node(node_number);
-  // Acquire: pairs with the release of the group that got no answer. Without it that group's slot
-  // could still look free.
-  const std::uint32_t lost = node.lost.load_acquire();
-  std::uint32_t settled = node.settled.load_relaxed();
-  if (lost == settled) return false;
-  const std::uint64_t name = node_name(node_number, version);
-  const channel_client client = fs.client();
-  const bool unanswered =
-      waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
-  // Settles the count that was read. A request that is lost meanwhile raises `lost` above it.
-  if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
-  return unanswered;
-}
-// The usual case, in two loads: no request was lost.
-GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
-                                std::uint64_t version, bool waits) {
-  const inode_state& node = fs.node(node_number);
-  return node.lost.load_acquire() == node.settled.load_relaxed() ||
-         !is_unsettled_now(fs, node_number, version, waits);
-}
-
 // Called by one warp, or by one thread.
 template <class Group>
-class write_back {
+class write_back : run_writer<Group> {
   static_assert(!Group::has_warps, "by one warp of a block");
+  using base = run_writer<Group>;
 
  public:
-  GPUFS_HD write_back(const mount_ref& fs, const Group& g) : fs_(fs), g_(g) {}
+  using base::contended, base::gave_up, base::give_turn_back, base::take_turn;
+
+  GPUFS_HD write_back(const mount_ref& fs, const Group& g) : base(fs, g) {}
 
   // Writes back all dirty pages of a version, and waits for those that other groups are writing
   // back. Returns 0 when the file has them; otherwise the first error, and some pages are still
@@ -161,25 +130,11 @@ class write_back {
   // large pieces, not in the pieces that happen to be dirty.
   static constexpr std::uint32_t any_run = 1, long_run = 16, whole_stretch = ~0u;
 
-  // Takes the write permit: a channel slot, wide if possible. A group takes it before it takes
-  // pages that other groups made dirty. So a group that waits for the host holds no page, and finds
-  // whole stretches once it has the permit. Returns false when there is no slot; with `waits`, that
-  // means that the host does not answer. The caller gives the permit back with give_turn_back().
-  // Collective.
-  [[nodiscard]] GPUFS_HD bool take_turn(bool waits) {
-    get_slot(true, waits);
-    return turn_ >= 0;
-  }
-  GPUFS_HD void give_turn_back() {
-    if (g_.is_leader() && turn_ >= 0) fs_.client().release(static_cast<std::uint32_t>(turn_));
-    turn_ = -1;
-  }
-
   // Writes back a stretch with dirty pages of a ring, among the pages that would be evicted first.
   // Returns whether it was written. Errors are kept for sync and close. The caller has the write
   // permit. Collective. Waits for the host.
   GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, std::uint32_t least) {
-    slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
+    slot_ring& ring = fs_.template at<slot_ring>(fs_.layout.rings)[ring_number];
     constexpr std::uint32_t visits = 32;
     struct {
       std::uint64_t seen, from;
@@ -212,15 +167,10 @@ class write_back {
     if (g_.is_leader()) (void)ring.clean.compare_exchange_relaxed(at.seen, at.from + looked);
     return done && !gave_up_;
   }
-  // Whether the host did not answer.
-  GPUFS_HD bool gave_up() const { return gave_up_; }
-  // Whether other groups were writing back pages that this one looked at.
-  GPUFS_HD bool contended() const { return contended_; }
-
   // As some(), if much of the ring is dirty and the host has a slot free, so that a group that
   // needs a frame finds one. Collective. Waits for the host if it writes.
   GPUFS_HD GPUFS_OUT_OF_LINE void ahead(std::uint32_t ring_number) {
-    const slot_ring& ring = fs_.at<slot_ring>(fs_.layout.rings)[ring_number];
+    const slot_ring& ring = fs_.template at<slot_ring>(fs_.layout.rings)[ring_number];
     std::uint32_t quarters = 0;
     if (g_.is_leader()) quarters = ring.dirty.load_relaxed() / (ring.count / 4 + 1);
     quarters = g_.broadcast(quarters);
@@ -304,6 +254,9 @@ class write_back {
   }
 
  private:
+  using base::contended_, base::fs_, base::g_, base::gave_up_, base::keeps_errors_, base::write;
+  using typename base::attempt;
+
   GPUFS_HD slot_header& header(std::uint32_t frame_number) const {
     return frame_table(fs_).header(frame_number);
   }
@@ -384,10 +337,6 @@ class write_back {
     return true;
   }
 
-  struct attempt {
-    bool took;
-    std::int32_t error;
-  };
   // Repeats until this group has tried to write the page, or the page is clean: another group's
   // write may have failed.
   GPUFS_HD std::int32_t write_page(std::uint32_t frame_number, const slot_key& key) {
@@ -415,207 +364,8 @@ class write_back {
     contended_ = contended_ || r.contended();
     return write(r);
   }
-  GPUFS_HD GPUFS_OUT_OF_LINE attempt write(dirty_run<Group>& r) {
-    if (r.count() == 0) return {false, 0};
-    const std::uint64_t bytes = std::uint64_t{r.count()} << fs_.layout.page_shift;
-    enum class state : std::uint32_t { writable, truncated_now, unsettled } now = state::writable;
-    if (g_.is_leader()) {
-      // Both orders: pairs with the truncation's change of `cuts`. Either the truncation finds the
-      // taken pages and waits for them, or this load sees the truncation.
-      if ((fs_.node(r.node()).cuts.fetch_add_acq_rel(0) & 1) != 0) now = state::truncated_now;
-      // A group that syncs or closes waits; other groups check once.
-      else if (!is_settled(fs_, r.node(), r.version(), !keeps_errors_)) now = state::unsettled;
-    }
-    now = g_.broadcast(now);
-    if (now == state::truncated_now) {
-      contended_ = true;
-      r.give_back();
-      return {false, 0};
-    }
-    const bool had_turn = turn_ >= 0;
-    if (now == state::writable && !had_turn)
-      get_slot(bytes > fs_.channel.layout.staging_bytes, true);
-    std::int32_t error = now != state::writable || turn_ < 0 ? -EIO : 0;
-    if (error != 0) gave_up_ = true;
-    if (error == 0) {
-      const auto slot = static_cast<std::uint32_t>(turn_);
-      // A run larger than the slot's staging memory is written in several pieces.
-      const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(slot));
-      for (std::uint64_t done = 0; done < bytes && error == 0;) {
-        const std::uint64_t piece = bytes - done < room ? bytes - done : room;
-        error = write_piece(r, slot, done, piece);
-        done += piece;
-        // The slot is abandoned, so it is not this group's any more.
-        if (error == no_answer) {
-          turn_ = -1;
-          gave_up_ = true;
-        }
-      }
-    }
-    if (!had_turn) give_turn_back();
-    if (error == no_answer) error = -EIO;
-    if (g_.is_leader() && error != 0) {
-      fs_.counters().add(counter::write_back_errors);
-      if (keeps_errors_) keep_error(r.node(), error);
-    }
-    g_.sync();
-    r.end(error == 0);
-    if (error != 0) GPUFS_SCHEDULE_POINT("write_back.failed");
-    return {true, error};
-  }
 
-  GPUFS_HD void get_slot(bool wide, bool waits) {
-    std::int32_t slot = 0;
-    if (g_.is_leader()) slot = waits ? fs_.client().acquire(wide) : fs_.client().try_acquire(wide);
-    turn_ = g_.broadcast(slot);
-    if (waits && turn_ < 0) gave_up_ = true;
-  }
-
-  // Keeps an error for the next sync or close. Called before the pages are released: after that the
-  // file may be closed, and its inode state may be another file's.
-  GPUFS_HD void keep_error(std::uint32_t node, std::int32_t error) {
-    std::int32_t none = 0;
-    (void)fs_.node(node).error.compare_exchange_relaxed(none, error);
-  }
-
-  // How many bytes of the run fit into `bytes`, with their mask if the run has one: whole pages, or
-  // a part of one page.
-  GPUFS_HD std::uint64_t room_for(const dirty_run<Group>& r, std::uint64_t bytes) const {
-    const std::uint64_t page_bytes = fs_.layout.page_bytes();
-    const std::uint64_t fit = r.masked() ? bytes / 9 * 8 / 512 * 512 : bytes;
-    return fit >= page_bytes ? fit / page_bytes * page_bytes : fit;
-  }
-
-  static constexpr std::int32_t no_answer = -0x7fffffff;
-
-  // Writes bytes [done, done + bytes) of the run. Collective. Returns 0, -errno, or `no_answer`;
-  // then the slot is abandoned.
-  GPUFS_HD std::int32_t write_piece(const dirty_run<Group>& r, std::uint32_t slot,
-                                    std::uint64_t done, std::uint64_t bytes) {
-    char* const staging = fs_.channel.write_staging(slot);
-    auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
-    std::uint64_t dirty_bits = 0;
-    for_each_part(r, done, bytes, [&](const part& p) {
-      const bool whole = (p.what & page_dirt::whole) != 0,
-                 partial = (p.what & page_dirt::partial) != 0;
-      atomic_word<std::uint64_t>* const mask = fs_.mask(p.frame) + p.within / 64;
-      // Takes the mask before it reads the bytes (cache/dirty.cuh).
-      for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
-        std::uint64_t bits = partial ? mask[w].exchange_acq_rel(0) : 0;
-        if (whole) bits = page_dirt::bits(w, 0, p.bytes);
-        if (r.masked()) mask_there[p.at / 64 + w] = bits;
-        dirty_bits |= bits;
-      }
-      g_.sync();
-      copy_out_of_page(g_, staging + p.at, fs_.page(p.frame) + p.within, p.bytes);
-    });
-    g_.sync();
-    if (g_.all(dirty_bits == 0)) return 0;  // The pages were marked dirty without new bytes.
-    update_copies(r, staging, mask_there, done, bytes);
-    std::int32_t result = 0;
-    if (g_.is_leader()) result = post(r, slot, done, bytes);
-    result = g_.broadcast(result);
-    if (result >= 0) return 0;
-    if (r.masked()) restore_mask(r, mask_there, done, bytes);
-    if (result == no_answer && g_.is_leader()) {
-      fs_.client().abandon(slot);
-      // Release: pairs with the acquire in is_unsettled_now(). Without it a reader of `lost` could
-      // miss that the slot is abandoned.
-      if (begun_) (void)fs_.node(r.node()).lost.fetch_add_release(1);
-    }
-    return result;
-  }
-
-  // Copies of mapped pages get the bytes that are sent. A copy holds what the file has, so bytes
-  // that differ from it are dirty. If the write fails, the mask still says that the bytes are
-  // dirty.
-  GPUFS_HD GPUFS_OUT_OF_LINE void update_copies(const dirty_run<Group>& r, const char* staging,
-                                                const std::uint64_t* mask_there, std::uint64_t done,
-                                                std::uint64_t bytes) {
-    std::uint32_t mapped = 0;
-    if (g_.is_leader()) mapped = are_pages_mapped(fs_) ? 1 : 0;
-    if (g_.broadcast(mapped) == 0) return;
-    for_each_part(r, done, bytes, [&](const part& p) {
-      change_copy(fs_, g_, p.frame, [&](char* copy) {
-        for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
-          const std::uint64_t bits =
-              r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
-          for (std::uint64_t i = 0; i < 64; ++i) {
-            if ((bits >> i & 1) == 0) continue;
-            copy_into_page(this_thread(), copy + p.within + w * 64 + i, staging + p.at + w * 64 + i,
-                           1);
-          }
-        }
-      });
-    });
-  }
-
-  GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
-                             std::uint64_t bytes) {
-    const std::uint64_t offset = (r.first_page() << fs_.layout.page_shift) + done;
-    // Before the host writes: a group that misses one of these pages must then ask the host.
-    fs_.node(r.node()).stored.fetch_max_release(offset + bytes);
-    channel_client client = fs_.client();
-    const std::uint32_t length =
-        static_cast<std::uint32_t>(bytes) | (r.masked() ? masked_flag : 0u);
-    const request asked{request_code::write, node_name(r.node(), r.version()), length, offset};
-    client.post(slot, asked);
-    const channel_client::answer answer = client.wait(slot, true);
-    begun_ = answer.begun;
-    if (answer.abandoned) return no_answer;
-    if (answer.result >= 0) {
-      const std::uint64_t pages = bytes >> fs_.layout.page_shift;
-      fs_.counters().add(counter::write_backs, pages == 0 ? 1 : pages);
-      fs_.counters().add(counter::write_back_bytes, static_cast<std::uint64_t>(answer.result));
-    }
-    return answer.result;
-  }
-
-  // Sets the bits again that were taken and not written.
-  GPUFS_HD void restore_mask(const dirty_run<Group>& r, const std::uint64_t* mask_there,
-                             std::uint64_t done, std::uint64_t bytes) {
-    for_each_part(r, done, bytes, [&](const part& p) {
-      // For a whole page the flag says that all bytes are dirty. Leftover bits would be written
-      // again with the page's next dirty byte.
-      const bool whole = (p.what & page_dirt::whole) != 0;
-      for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
-        const std::uint64_t bits = mask_there[p.at / 64 + w];
-        if (bits != 0 && !whole) (void)fs_.mask(p.frame)[p.within / 64 + w].fetch_or_acq_rel(bits);
-      }
-    });
-    g_.sync();
-  }
-
-  // The part of bytes [done, done + bytes) of a run that lies in one page: `bytes` bytes, at
-  // `within` in the page and at `at` in the piece.
-  struct part {
-    std::uint32_t frame;
-    std::uint32_t what;
-    std::uint64_t at, within, bytes;
-  };
-  template <class Act>
-  GPUFS_HD void for_each_part(const dirty_run<Group>& r, std::uint64_t done, std::uint64_t bytes,
-                              const Act& act) {
-    const std::uint64_t page_bytes = fs_.layout.page_bytes();
-    for (std::uint64_t at = 0; at < bytes;) {
-      const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
-      const auto page = r.at(static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift));
-      act(part{page.frame, page.what, at, (done + at) & (page_bytes - 1), n});
-      at += n;
-    }
-  }
-
-  const mount_ref& fs_;
-  const Group g_;
   std::uint32_t part_ = 0, parts_ = 1;
-  std::int32_t turn_ = -1;  // The write permit: a channel slot that is held, or an error.
-  // Other groups were cleaning stretches that this one looked at.
-  bool contended_ = false;
-  bool gave_up_ = false;
-  // The write without an answer may still take effect. Valid in the leader.
-  bool begun_ = false;
-  // Keep errors for the next sync or close, because no caller reports them.
-  bool keeps_errors_ = true;
 };
 
 // write_back::flush_part(), called by any group. All whole warps of a block share the pages.

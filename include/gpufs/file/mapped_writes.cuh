@@ -11,7 +11,7 @@ namespace gpufs::detail {
 // the cache. Bytes that differ from the copy were stored.
 //
 // The copy holds what the file has: the page as it was mapped, plus what was written back of it
-// since (write_back::update_copies), and cut. Bytes of the page that are not in the file yet are
+// since (run_writer::update_copies), and cut. Bytes of the page that are not in the file yet are
 // dirty already. Only groups that write the page back, or cut it, change the copy. So all groups
 // that look for a change find it, until one of them sends it to the host.
 

@@ -1,0 +1,45 @@
+// What groups read of an inode state: the file's size, and whether a change of the file may still
+// take effect. arena.cuh has the fields.
+#pragma once
+
+#include "gpufs/cache/arena.cuh"
+
+namespace gpufs::detail {
+
+// The size of a file that is open for writing, as the leader sees it. Collective.
+template <class Group>
+GPUFS_HD std::uint64_t file_size(const mount_ref& fs, const Group& g, std::uint32_t node) {
+  std::uint64_t size = 0;
+  // Acquire: pairs with the writer's release. All bytes that the size covers are visible.
+  if (g.is_leader()) size = fs.node(node).size.load_acquire();
+  return g.broadcast(size);
+}
+
+// Whether a write or a truncation of the file that got no answer in time may still take effect.
+// Called by one thread. `waits`: waits for its answer, for up to one more request timeout.
+GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs,
+                                                        std::uint32_t node_number,
+                                                        std::uint64_t version, bool waits) {
+  inode_state& node = fs.node(node_number);
+  // Acquire: pairs with the release of the group that got no answer. Without it that group's slot
+  // could still look free.
+  const std::uint32_t lost = node.lost.load_acquire();
+  std::uint32_t settled = node.settled.load_relaxed();
+  if (lost == settled) return false;
+  const std::uint64_t name = node_name(node_number, version);
+  const channel_client client = fs.client();
+  const bool unanswered =
+      waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
+  // Settles the count that was read. A request that is lost meanwhile raises `lost` above it.
+  if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
+  return unanswered;
+}
+// The usual case, in two loads: no request was lost.
+GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
+                                std::uint64_t version, bool waits) {
+  const inode_state& node = fs.node(node_number);
+  return node.lost.load_acquire() == node.settled.load_relaxed() ||
+         !is_unsettled_now(fs, node_number, version, waits);
+}
+
+}  // namespace gpufs::detail

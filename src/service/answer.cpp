@@ -1,0 +1,214 @@
+// The service's answer to one request that a thread has claimed: withdrawal, the reply, and the
+// timeline's event. service.cpp has the threads, the claims and the sleep.
+#include <errno.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "service/service.hpp"
+
+namespace gpufs {
+namespace {
+
+// How often one request may open its file again. Before each retry, requests to close the file are
+// answered (make_closes()).
+constexpr unsigned opens_max = 64;
+
+}  // namespace
+
+void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequence,
+                     const request& r, unsigned worker, file_table::lookups& known) {
+  std::optional<timeline_event> event;
+  if (timeline_.on()) {
+    try {
+      event = describe(duty, r, slot, worker);
+    } catch (const std::bad_alloc&) {
+      // No memory: the timeline lacks this event.
+    }
+  }
+  request_server::opened_file opened;
+  const auto reply = [&](std::int32_t result) {
+    // Before the reply is stored, so a kernel that sees the reply also finds the error.
+    if (result < 0 && result != run_stager::device_answers) requests_.keep_error(r, result);
+    if (event) {
+      event->end_ns = platform::now_ns();  // for a copy that the device makes: its start
+      event->result = result == run_stager::device_answers ? static_cast<std::int32_t>(r.length)
+                      : result > 0                         ? result & bulk_bytes_mask
+                                                           : result;
+      timeline_.add(std::move(*event));
+    }
+    if (result == run_stager::device_answers) {
+      ++count_of(duty, worker).by_device;
+      return;
+    }
+    // Release, system scope: pairs with the client's acquire. The staging memory and the reply's
+    // fields are written before it. The reply to an open is also ordered before the load in
+    // close_withdrawn(), where a release would not be enough.
+    channel_word<std::uint64_t>& word = channel_.reply(slot).word;
+    if (opened.handle != 0) word.store_before_load(make_reply_word(sequence, result));
+    else word.store_release(make_reply_word(sequence, result));
+  };
+  try {
+    if (r.code == request_code::send) {
+      if (const int refused = hand_to_sink(slot, sequence, r, event); refused < 0) reply(refused);
+    } else {
+      reply(begin(slot, sequence, r) ? serve(duty, slot, sequence, r, worker, known, opened)
+                                     : -ECANCELED);
+    }
+  } catch (const worker_death&) {
+    reply(-EIO);
+    throw;
+  } catch (const std::bad_alloc&) {
+    reply(-ENOMEM);
+  } catch (...) {
+    reply(-EIO);
+  }
+  if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
+  // Only this thread writes the counter. A read-modify-write would wait until the reply has left
+  // for the bus.
+  std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
+  served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// Answers a claimed request that is not for a sink. An open may have joined the writers of a file
+// although a close request of the last writer is pending. Then this thread answers such closes
+// first, and opens the file again.
+std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence,
+                            const request& r, unsigned worker, file_table::lookups& known,
+                            request_server::opened_file& opened) {
+  for (unsigned attempt = 0; attempt < opens_max; ++attempt) {
+    const std::int32_t result = requests_.serve(r, slot, sequence, worker, known, opened);
+    if (opened.handle == 0 || !opened.joined || !make_closes(duty, opened.node, worker, known))
+      return result;
+    (void)files_.close(opened.handle);  // opened above
+    opened = {};
+  }
+  return -EIO;
+}
+
+// Answers the pending requests to close files of a node. Returns whether there were any.
+bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker,
+                          file_table::lookups& known) {
+  bool any = false;
+  pending_request bell{};
+  request r{};
+  for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
+    if (!rung(slot, bell) || !channel_.request(slot).load(bell.sequence, r) ||
+        r.code != request_code::close_written)
+      continue;
+    const std::shared_ptr<host_file> file = files_.find(r.handle);
+    if (file == nullptr || file->node() != node) continue;
+    // Acquire and release: as in scan_range().
+    if (!served_[slot].compare_exchange_strong(bell.seen, bell.sequence, std::memory_order_acq_rel))
+      continue;
+    answer(duty, slot, bell.sequence, r, worker, known);
+    any = true;
+  }
+  return any;
+}
+
+// Closes the file that an open has opened, if the caller has withdrawn the request.
+void service::close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint64_t handle) {
+  GPUFS_SCHEDULE_POINT("service.opened");
+  // Pairs with channel_client::withdraw(): this load sees the withdrawal, or the caller sees the
+  // reply and closes the file. If both happen, the second close returns -EBADF.
+  if (channel_.withdrawn(slot).load_after_store() == sequence) (void)files_.close(handle);
+}
+
+// Whether the request is to be served. False if it changes files and its caller has withdrawn it.
+bool service::begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const {
+  if (!r.changes_files()) return true;
+  GPUFS_SCHEDULE_POINT("service.begin");
+  // Pairs with channel_client::withdraw(): this load sees the withdrawal, or the caller sees that
+  // the request was claimed.
+  channel_.reply(slot).claimed.store_before_load(sequence);
+  return channel_.withdrawn(slot).load_after_store() != sequence;
+}
+
+// Queues a message for a sink. Returns 0 when the sink's thread will answer, or -errno. The bytes
+// stay in the slot's staging memory until the answer.
+int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                          const std::optional<timeline_event>& event) {
+  if (r.length > channel_.layout.staging_bytes) return -EINVAL;
+  // Captures nothing of this object: the service may be destroyed before the sink answers.
+  const auto answer = [channel = channel_, &record = timeline_, slot, sequence, sink = r.handle,
+                       event](std::int32_t result, std::uint64_t begin_ns) {
+    if (event) {
+      try {
+        timeline_event e = *event;
+        e.thread = timeline::first_sink + static_cast<std::uint32_t>(sink % limits::sinks_max);
+        e.begin_ns = begin_ns;
+        e.end_ns = platform::now_ns();
+        e.result = result;
+        record.add(std::move(e));
+      } catch (const std::bad_alloc&) {
+        // No memory: the timeline lacks this event.
+      }
+    }
+    // Release, system scope: pairs with the client's acquire.
+    channel.reply(slot).word.store_release(make_reply_word(sequence, result));
+  };
+  return sinks_.send(r.handle, channel_.staging(slot), r.length, answer);
+}
+
+// Called before the request is served: the answer to an open may put the file's first bytes where
+// the path is now.
+timeline_event service::describe(service_duty duty, const request& r, std::uint32_t slot,
+                                 unsigned worker) const {
+  const std::uint32_t first = duty == service_duty::work   ? timeline::first_worker
+                              : duty == service_duty::open ? timeline::first_opener
+                                                           : timeline::first_copier;
+  timeline_event e{"unknown", first + worker, platform::now_ns(), 0, 0, r.length, 0, {}};
+  switch (r.code) {
+    case request_code::open:
+    case request_code::open_write:
+      e.name = r.code == request_code::open ? "open" : "open to write";
+      e.bytes = 0;
+      e.path.assign(channel_.staging(slot),
+                    std::min<std::size_t>(r.length, limits::path_bytes_max));
+      return e;
+    case request_code::send:
+      e.name = "send";
+      e.path = "sink " + std::to_string(r.handle);
+      return e;
+    case request_code::read:
+      e.name = "read";
+      e.offset = r.offset;
+      break;
+    case request_code::bulk:
+      e.name = "bulk";
+      e.offset = r.offset;
+      break;
+    case request_code::close:
+    case request_code::close_written: e.name = "close"; break;
+    case request_code::write:
+      e.name = "write";
+      e.bytes = r.length & ~masked_flag;
+      e.offset = r.offset;
+      break;
+    case request_code::truncate:
+      e.name = "truncate";
+      e.bytes = 0;
+      e.offset = r.offset;
+      break;
+    case request_code::sync: e.name = "sync"; break;
+    case request_code::emptied: e.name = "emptied"; break;
+    case request_code::report_close: e.name = "report close"; break;
+    case request_code::unlink:
+    case request_code::rename:
+      e.name = r.code == request_code::unlink ? "unlink" : "rename";
+      e.bytes = 0;
+      e.path.assign(channel_.staging(slot),
+                    std::min<std::size_t>(r.length, limits::path_bytes_max));
+      e.path.resize(std::min(e.path.size(), e.path.find('\0')));
+      return e;
+  }
+  const bool names_node = r.code == request_code::write;
+  if (const auto file = names_node ? files_.find_writer(r.handle) : files_.find(r.handle))
+    e.path = file->path();
+  return e;
+}
+
+}  // namespace gpufs

@@ -1,0 +1,147 @@
+// The versions of the file table: which version an open gets, and the nodes of versions that are
+// open for writing.
+#include <errno.h>
+
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "service/extents.hpp"
+#include "service/file_table.hpp"
+
+namespace gpufs {
+
+const std::shared_ptr<extent_set>& file_version::extents() {
+  // Acquire: pairs with the release below. Without it the set might not be visible.
+  if (!has_extents_.load(std::memory_order_acquire)) {
+    static std::mutex making;
+    auto fresh = std::make_shared<extent_set>();
+    const std::lock_guard lock(making);
+    if (extents_ == nullptr) extents_ = std::move(fresh);
+    has_extents_.store(true, std::memory_order_release);
+  }
+  return extents_;
+}
+
+// Adds an open to the version's node, and makes the node for the first writer. The caller holds the
+// mutex of the version's shard. False when there are no more nodes.
+bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
+  if (version.node == no_node && !writes) return true;
+  if (writes) {
+    if (version.writing == nullptr) version.writing = std::make_shared<writing_state>();
+    const std::lock_guard lock(nodes_mutex_);
+    if (version.node == no_node && nodes_unused_.empty()) {
+      if (writers_.size() == nodes_max_) return false;
+      if (nodes_unused_.capacity() <= writers_.size())
+        nodes_unused_.reserve(2 * writers_.size() + 1);
+      writers_.emplace_back();
+      nodes_unused_.push_back(static_cast<std::uint32_t>(writers_.size() - 1));
+    }
+    const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
+    if (version.node == no_node) nodes_unused_.pop_back();
+    version.node = own;
+    ++version.writers;
+  }
+  node = version.node;
+  ++version.sharers;
+  return true;
+}
+
+// Called before the file leaves its node.
+void file_table::forget_writer(host_file& file) {
+  {
+    writer_list one;  // destroyed after the mutex is released
+    const std::lock_guard lock(nodes_mutex_);
+    // No search: a kernel may open one file as often as there are handles.
+    if (file.is_writer_) one.splice(one.end(), writers_[file.node()], file.place_);
+    file.is_writer_ = false;
+  }
+  epoch_.fetch_add(1);  // sequentially consistent: see is_written_through()
+}
+
+// Removes a file from its version's node. The last one frees the node.
+void file_table::leave(file_version& version, bool writes) {
+  version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
+  const std::lock_guard lock(s.mutex);
+  if (writes) --version.writers;
+  if (--version.sharers != 0) return;
+  const std::lock_guard nodes(nodes_mutex_);
+  nodes_unused_.push_back(version.node);
+  version.node = no_node;
+  version.writing = nullptr;
+}
+
+// Whether backend calls are under way that write or truncate the file. For a version without
+// writers no new call begins, so false stays false.
+bool file_table::is_changed(const file_version& version) {
+  // Sequentially consistent: see change_under_way.
+  return version.changes != nullptr && version.changes->load() != 0;
+}
+
+int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
+                           given_version& given) {
+  const std::int64_t changed =
+      identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
+  const bool racy = seen_ns - changed < racy_ns;
+  const key name{identity.device, identity.inode};
+  version_shard& s = versions_[shard_of_version(name)];
+  const auto holds = [&](const version_map::const_iterator& at) {
+    if (at == s.versions.end()) return false;
+    const file_version& v = *at->second;
+    // A version that is being written matches, whatever its times say. A version that was written
+    // never matches again. An open for writing matches no version that was only read.
+    if (v.writers != 0) return true;
+    return !writes && !v.was_written && !v.racy && v.identity == identity;
+  };
+  const auto give = [&](const std::shared_ptr<file_version>& v) {
+    given.joined = v->writers != 0;
+    if (!join(*v, writes, given.node)) return -EMFILE;
+    given.version = v;
+    return 0;
+  };
+  {
+    const std::lock_guard lock(s.mutex);
+    if (const auto known = s.versions.find(name); holds(known)) return give(known->second);
+  }
+  // Created without the mutex, including its map node. What it replaces is destroyed without the
+  // mutex.
+  const std::uint64_t number = next_version_.fetch_add(1, std::memory_order_relaxed);
+  if (number >= numbers_.versions_end) return -EMFILE;
+  auto fresh = std::make_shared<file_version>(number, identity, racy);
+  if (writes) fresh->changes = std::make_shared<std::atomic<unsigned>>(0);
+  version_map made, forgotten;
+  made.emplace(name, fresh);
+  auto place = made.extract(made.begin());
+  const std::lock_guard lock(s.mutex);
+  const auto known = s.versions.find(name);
+  if (holds(known)) return give(known->second);  // another thread opened it meanwhile
+  fresh->was_written = writes;
+  if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
+    fresh->emptied_by = known->second->emptied_by.load();
+  if (known != s.versions.end() && is_changed(*known->second)) {
+    if (writes) return -EBUSY;
+    fresh->changes = known->second->changes;
+  }
+  if (const int status = give(fresh); status < 0) return status;
+  given.is_fresh = true;
+  if (known != s.versions.end()) {
+    known->second.swap(place.mapped());
+    return 0;
+  }
+  // The shard is full: forget its versions. Their pages are read again, and `emptied_by` is lost.
+  // Open files keep their own versions. Versions that are being written or changed must stay.
+  if (s.versions.size() >= versions_max) {
+    s.versions.swap(forgotten);
+    for (auto at = forgotten.begin(); at != forgotten.end();) {
+      const auto next = std::next(at);
+      if (at->second->writers != 0 || is_changed(*at->second))
+        s.versions.insert(forgotten.extract(at));
+      at = next;
+    }
+  }
+  s.versions.insert(std::move(place));
+  return 0;
+}
+
+}  // namespace gpufs
