@@ -51,19 +51,12 @@ if TYPE_CHECKING:
     from gpufs._compiling import compile_options, include_dirs
     from gpufs._core import __version__
     from gpufs._device import DeviceArray
-    from gpufs._file import File, FileReader, FileStatus
-    from gpufs._mount import (
-        AnyPath,
-        Device,
-        DeviceRef,
-        FileError,
-        FileErrors,
-        FileStatistics,
-        Mount,
-        Options,
-        Statistics,
-        mount,
-    )
+    from gpufs._device_ref import DeviceRef
+    from gpufs._file import File, FileStatus
+    from gpufs._file_reader import FileReader
+    from gpufs._mount import Mount, mount
+    from gpufs._options import AnyPath, Device, Options
+    from gpufs._statistics import FileError, FileErrors, FileStatistics, Statistics
     from gpufs.sizes import format_size, parse_size
 
 _MODULES = frozenset(
@@ -85,21 +78,21 @@ _MODULES = frozenset(
     }
 )
 _PLACES = {  # names and the modules that define them
-    "AnyPath": "_mount",
+    "AnyPath": "_options",
     "ArrayEntry": "_array",
-    "Device": "_mount",
+    "Device": "_options",
     "DeviceArray": "_device",
-    "DeviceRef": "_mount",
+    "DeviceRef": "_device_ref",
     "File": "_file",
-    "FileReader": "_file",
+    "FileReader": "_file_reader",
     "FileArray": "_array",
-    "FileError": "_mount",
-    "FileErrors": "_mount",
-    "FileStatistics": "_mount",
+    "FileError": "_statistics",
+    "FileErrors": "_statistics",
+    "FileStatistics": "_statistics",
     "FileStatus": "_file",
     "Mount": "_mount",
-    "Options": "_mount",
-    "Statistics": "_mount",
+    "Options": "_options",
+    "Statistics": "_statistics",
     "__version__": "_core",
     "compile_options": "_compiling",
     "format_size": "sizes",

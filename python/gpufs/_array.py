@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import operator
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    BinaryIO,
-    Final,
-    Literal,
-    Self,
-    SupportsIndex,
-    TypeAlias,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
-from gpufs import _formats, _selection
-from gpufs._device import Array, Stream, foreign_array
-from gpufs._file import File, Keep
+from gpufs import _selection
+from gpufs._device import Array, foreign_array
+from gpufs._file import File
+from gpufs._layouts import ArrayLayout, c_strides
+from gpufs._shapes import Shaped
+from gpufs._streams import Stream
+from gpufs._transfers import Keep
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-_Made = TypeVar("_Made")
 
-
-class FileArray:
+class FileArray(Shaped):
     """An array in a file. Its items are read when it is indexed.
 
     Indexing follows NumPy: integers, slices with steps, ``...``, ``None``, arrays of integers and
@@ -46,7 +35,7 @@ class FileArray:
 
     __slots__ = ("_file", "_layout")
 
-    def __init__(self, file: File, layout: _formats.ArrayLayout) -> None:
+    def __init__(self, file: File, layout: ArrayLayout) -> None:
         """See :meth:`gpufs.Mount.array`."""
         self._file = file
         self._layout = layout
@@ -76,37 +65,11 @@ class FileArray:
         """Bytes from an item to the next, along each dimension."""
         return self._layout.strides
 
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of items."""
-        return math.prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an item."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all items."""
-        return self.size * self.itemsize
-
-    def __len__(self) -> int:
-        """Returns the number of items along the first dimension."""
-        if not self.shape:
-            raise TypeError("len() of an array without dimensions")
-        return self.shape[0]
-
     def __repr__(self) -> str:
         """Returns a text with the shape, the type and the file."""
         return f"<gpufs.FileArray {self.shape} of {self.dtype} in {self._file.name!r}>"
 
-    def __reduce__(self) -> tuple[type[FileArray], tuple[File, _formats.ArrayLayout]]:
+    def __reduce__(self) -> tuple[type[FileArray], tuple[File, ArrayLayout]]:
         """Pickles the file, which unpickling opens anew; see :class:`gpufs.File`."""
         return FileArray, (self._file, self._layout)
 
@@ -278,14 +241,11 @@ class ArrayEntry:
     nbytes: int | None
 
 
-def entry_of(name: str | None, layout: _formats.ArrayLayout | str) -> ArrayEntry:
+def entry_of(name: str | None, layout: ArrayLayout | str) -> ArrayEntry:
     """Returns the description of an array from its header."""
     if isinstance(layout, str):
         return ArrayEntry(name, layout, None, None, None, None)
-    in_c_order = all(
-        stride == layout.itemsize * _items(layout.shape[axis + 1 :])
-        for axis, stride in enumerate(layout.strides)
-    )
+    in_c_order = layout.strides == c_strides(layout.shape, layout.itemsize)
     return ArrayEntry(
         name,
         layout.dtype.name,
@@ -294,104 +254,3 @@ def entry_of(name: str | None, layout: _formats.ArrayLayout | str) -> ArrayEntry
         layout.offset,
         layout.nbytes,
     )
-
-
-def _items(shape: tuple[int, ...]) -> int:
-    """Returns the number of items, with 1 for an empty dimension, as NumPy computes strides."""
-    count = 1
-    for length in shape:
-        count *= max(length, 1)
-    return count
-
-
-Entries: TypeAlias = Mapping[str, _formats.ArrayLayout | str]
-
-
-class TensorHeaders:
-    """A cache of the headers of the most recently used safetensors files. Thread-safe."""
-
-    COUNT: Final = 8
-
-    def __init__(self) -> None:
-        self._latch = threading.Lock()  # guards _kept
-        # Keys are identities of files. The most recently used one is last.
-        self._kept: dict[tuple[int, ...], Entries] = {}
-
-    def of(self, file: File) -> Entries:
-        """Returns what the header of an open file says. Parses it once, until the file changes.
-
-        Raises:
-            OSError, ValueError: as :func:`gpufs._formats.read_safetensors_entries`, with the file's
-                name in the text.
-        """
-        identity = file.identity()
-        with self._latch:
-            entries = None if identity is None else self._kept.pop(identity, None)
-            if entries is not None and identity is not None:
-                self._kept[identity] = entries
-                return entries
-        header = cast(BinaryIO, file.reader())
-        entries = _with_name(file, lambda: _formats.read_safetensors_entries(header, file.size()))
-        if identity is not None:
-            with self._latch:
-                self._kept[identity] = entries
-                while len(self._kept) > self.COUNT:
-                    del self._kept[next(iter(self._kept))]
-        return entries
-
-
-def layout_of(
-    file: File,
-    headers: TensorHeaders,
-    dtype: object,
-    shape: SupportsIndex | Iterable[SupportsIndex] | None,
-    offset: SupportsIndex,
-    name: str | None,
-) -> _formats.ArrayLayout:
-    """Returns the layout of an array in a file; :meth:`gpufs.Mount.array` describes the arguments.
-
-    Errors of the content contain the file's name.
-    """
-    if dtype is not None:
-        if name is not None:
-            raise TypeError("a name is for safetensors files, a dtype for raw ones")
-        kind = _formats.parse_dtype(dtype)
-        if operator.index(offset) == 0 and file.name.endswith((".npy", ".safetensors")):
-            text = (
-                "leave the dtype out, which is for raw files, or give the offset of raw items in it"
-            )
-            raise TypeError(f"{file.name}: the file says its types itself: {text}")
-        return _with_name(file, lambda: _formats.plain(kind, shape, offset, file.size()))
-    if shape is not None or operator.index(offset) != 0:
-        raise TypeError("a shape or an offset is for raw files, which need a dtype")
-    if name is not None:
-        tensor, entries = name, headers.of(file)
-        return _with_name(file, lambda: _formats.find_tensor(entries, tensor))
-    if file.name.endswith(".safetensors"):
-        raise TypeError(f"{file.name}: say which tensor, name=...; mount.tensors() lists them")
-    header = cast(BinaryIO, file.reader())
-    return _with_name(file, lambda: _formats.read_npy(header, file.size()))
-
-
-def layouts_in(file: File) -> dict[str | None, _formats.ArrayLayout | str]:
-    """Returns the layouts of a file's arrays by name. The array of a ``.npy`` file has no name.
-
-    A tensor of an unsupported type in a ``.safetensors`` file has the type's name instead of a
-    layout. Files of other formats have no entries. Errors of the content contain the file's name.
-    """
-    header = cast(BinaryIO, file.reader())
-    if file.name.endswith(".npy"):
-        return {None: _with_name(file, lambda: _formats.read_npy(header, file.size()))}
-    if file.name.endswith(".safetensors"):
-        entries = _with_name(file, lambda: _formats.read_safetensors_entries(header, file.size()))
-        return dict(entries.items())
-    return {}
-
-
-def _with_name(file: File, read: Callable[[], _Made]) -> _Made:
-    try:
-        return read()
-    except ValueError as error:
-        raise ValueError(f"{file.name}: {error}") from None
-    except KeyError as error:
-        raise KeyError(f"{file.name}: {error.args[0]}") from None

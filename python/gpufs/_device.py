@@ -1,37 +1,24 @@
-"""Arrays and streams in GPU memory, exchanged with other libraries."""
+"""Arrays in GPU memory, exchanged with other libraries."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import math
-import operator
 import sys
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    NamedTuple,
-    NoReturn,
-    Protocol,
-    SupportsIndex,
-    TypeAlias,
-    cast,
-    runtime_checkable,
-)
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 from gpufs import _core
+from gpufs._shapes import Shaped
+from gpufs._streams import LEGACY_STREAM
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gpufs._file import File
-
 _DLPACK_CUDA: Final = 2
 _DLPACK_CUDA_HOST: Final = 3
 _DLPACK_CUDA_MANAGED: Final = 13
-_LEGACY_STREAM: Final = 1  # in the array interfaces; 0 means nothing there
 _DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 # Words for NumPy's kinds.
 _WORDS: Final = {
@@ -44,92 +31,6 @@ _WORDS: Final = {
 }
 _KINDS: Final = {word: kind for kind, word in _WORDS.items() if kind != "V"}
 _DLPACK_CODES_BY_NAME: Final = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
-
-
-@runtime_checkable
-class CudaStream(Protocol):
-    """An object with the stream protocol of CUDA's Python libraries: version and handle."""
-
-    def __cuda_stream__(self) -> tuple[int, int]: ...
-
-
-Stream: TypeAlias = object
-"""A CUDA stream, or an object that has one.
-
-Accepted are streams of PyTorch, CuPy, Numba and ``cuda.core``, any object with ``__cuda_stream__``,
-and a handle as a number.
-
-``None``: PyTorch's current stream, if PyTorch uses the GPU already; else CuPy's; else the legacy
-default stream.
-"""
-
-
-class ChosenStream(NamedTuple):
-    """A stream to launch work on."""
-
-    handle: int  # cudaStream_t
-    owner: object  # the object that owns the stream; kept alive while the handle is used
-
-
-NO_STREAM: Final = ChosenStream(0, None)
-_STREAM_OF_EACH_THREAD: Final = 2
-
-
-def chosen_stream(stream: Stream, ordinal: int) -> ChosenStream:
-    """Returns the stream that a user's argument means.
-
-    Raises:
-        TypeError: the argument is not a stream.
-        ValueError: the argument is the per-thread default stream, which differs between threads.
-    """
-    if stream is None:
-        return _current_stream(ordinal)
-    handle = _handle_of(stream)
-    if handle == _LEGACY_STREAM:
-        handle = 0
-    if handle == _STREAM_OF_EACH_THREAD:
-        raise ValueError(
-            "the per-thread default stream is another one in each thread: give a stream"
-        )
-    return ChosenStream(handle, stream)
-
-
-def _current_stream(ordinal: int) -> ChosenStream:
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
-        # Compilers for PyTorch use this private function, too. The public one creates an object,
-        # which is slow for small calls. PyTorch never destroys its streams.
-        handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
-        if handle is not None:
-            number = handle(ordinal)
-            return (
-                ChosenStream(number, None)
-                if number > _STREAM_OF_EACH_THREAD
-                else chosen_stream(number, ordinal)
-            )
-        return chosen_stream(torch.cuda.current_stream(ordinal), ordinal)
-    cupy: Any = sys.modules.get("cupy")
-    if cupy is not None and hasattr(cupy, "cuda"):
-        return chosen_stream(cupy.cuda.get_current_stream(), ordinal)
-    return NO_STREAM
-
-
-def _handle_of(stream: object) -> int:
-    if isinstance(stream, SupportsIndex):
-        number = operator.index(stream)
-        if number < 0:
-            raise ValueError(f"no CUDA stream: {number}")
-        return number
-    for name in ("cuda_stream", "ptr"):  # PyTorch, CuPy
-        handle = getattr(stream, name, None)
-        if isinstance(handle, int):
-            return handle
-    if isinstance(stream, CudaStream):
-        return int(stream.__cuda_stream__()[1])
-    handle = getattr(stream, "handle", None)  # Numba
-    if handle is not None:
-        return int(getattr(handle, "value", handle) or 0)
-    raise TypeError(f"not a CUDA stream: {type(stream).__name__}")
 
 
 class ForeignArray(NamedTuple):
@@ -280,7 +181,7 @@ def _of_interface(facts: dict[str, Any]) -> ForeignArray:
         strides is None or _is_contiguous(shape, tuple(strides), itemsize),
         itemsize,
         _name_in_interface(facts),
-        0 if stream == _LEGACY_STREAM else stream,
+        0 if stream == LEGACY_STREAM else stream,
         bool(read_only),
     )
 
@@ -296,7 +197,21 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: i
     return True
 
 
-class DeviceArray:
+class _ReadFile(Protocol):
+    """The file whose read made an array."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ordinal(self) -> int: ...
+
+    def check(self) -> None: ...
+
+    def failures(self) -> int: ...
+
+
+class DeviceArray(Shaped):
     """A C-contiguous array in GPU memory: the result of a read.
 
     Other libraries take it without a copy, through DLPack and ``__cuda_array_interface__``:
@@ -324,7 +239,7 @@ class DeviceArray:
         buffer: _core.DeviceBuffer,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
-        file: File,
+        file: _ReadFile,
         stream: object,
         failures: int | None,
     ) -> None:
@@ -348,26 +263,6 @@ class DeviceArray:
         return self._dtype
 
     @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self._shape)
-
-    @property
-    def size(self) -> int:
-        """The number of items."""
-        return math.prod(self._shape)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an item."""
-        return self._dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all items."""
-        return self.size * self.itemsize
-
-    @property
     def device(self) -> str:
         """The name of the GPU, such as ``"cuda:0"``."""
         return f"cuda:{self._ordinal}"
@@ -376,12 +271,6 @@ class DeviceArray:
     def address(self) -> int:
         """The address of the first item, in GPU memory."""
         return self._buffer.address
-
-    def __len__(self) -> int:
-        """Returns the number of items along the first dimension."""
-        if not self._shape:
-            raise TypeError("len() of an array without dimensions")
-        return self._shape[0]
 
     def __repr__(self) -> str:
         """Returns a text with the shape, the type and the GPU."""
@@ -457,7 +346,7 @@ class DeviceArray:
             "typestr": self._dtype.str,
             "data": (self.address if self.size else 0, False),
             "strides": None,
-            "stream": self._buffer.stream or _LEGACY_STREAM,
+            "stream": self._buffer.stream or LEGACY_STREAM,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -481,7 +370,7 @@ class DeviceArray:
             raise BufferError(f"the array is on {self.device}")
         if copy:
             raise BufferError("the array is given without a copy")
-        wanted = 0 if stream is None or stream == _LEGACY_STREAM else stream
+        wanted = 0 if stream is None or stream == LEGACY_STREAM else stream
         own = self._buffer.stream
         if stream != -1 and wanted != own:
             self._buffer.hold_back(wanted)
@@ -497,3 +386,8 @@ class DeviceArray:
 
 Array: TypeAlias = "DeviceArray | npt.NDArray[Any]"
 """The result of a read: an array on the GPU, or NumPy's on the CPU device."""
+
+
+def on_host(array: Array) -> npt.NDArray[Any]:
+    """Returns the result of a read in host memory. Waits."""
+    return array.numpy() if isinstance(array, DeviceArray) else array

@@ -1,4 +1,4 @@
-"""Layouts of arrays in files: ``.npy``, safetensors, and raw items.
+"""Headers of files with arrays: ``.npy`` and safetensors.
 
 This module reads only a file's header and checks every value before it uses it. A damaged or
 hostile file gives a ``ValueError`` with one line. Otherwise all items of the array are inside the
@@ -15,22 +15,23 @@ import ast
 import difflib
 import itertools
 import json
-import math
-import operator
 import re
-import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, SupportsIndex, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from gpufs._layouts import (
+    NUMPY_NAMES,
+    ArrayLayout,
+    array_bytes,
+    c_strides,
+    layout_in_c_order,
+    named_dtype,
+)
+from gpufs._visible import shown
 
 if TYPE_CHECKING:
-    import numpy as np
+    from gpufs._layouts import AnyDtype
 
-    AnyDtype: TypeAlias = np.dtype[Any]
-
-DIMENSIONS_MAX: Final = 64  # as in NumPy
-# All arrays are smaller. Byte offsets, and sums of a few of them, fit into 64 bits.
-ARRAY_BYTES_LIMIT: Final = 2**48
 # NumPy's own limit for files that it does not trust.
 NPY_HEADER_BYTES_MAX: Final = 10_000
 SAFETENSORS_HEADER_BYTES_MAX: Final = 100_000_000  # the format's own limit
@@ -39,12 +40,6 @@ _NPY_MAGIC: Final = b"\x93NUMPY"
 _NPY_KEYS: Final = {"descr", "fortran_order", "shape"}
 _NPY_DTYPE: Final = re.compile(r"([<>=|]?)([a-zA-Z?])([0-9]{0,4})", re.ASCII)
 
-# Types that ml_dtypes adds to NumPy.
-_EXTENSION_NAMES: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
-_NUMPY_NAMES: Final = frozenset(
-    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
-    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-)
 _SAFETENSORS_NAMES: Final = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -66,119 +61,6 @@ _SAFETENSORS_NAMES: Final = {
 
 _NAMES_SHOWN: Final = 5
 _CLOSE_NAMES_SEARCHED: Final = 10_000  # bounds the time to look for a missing name
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayLayout:
-    """The layout of an array's items in a file.
-
-    Invariant: item ``(i, j, ...)`` begins at byte ``offset + i * strides[0] + j * strides[1] +
-    ...``. The items fill the ``nbytes`` bytes from ``offset`` on, without gaps or overlaps.
-    """
-
-    dtype: AnyDtype  # a result of parse_dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  # bytes
-    offset: int  # bytes from the start of the file to the first item
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an item."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all items, which are contiguous."""
-        return math.prod(self.shape) * self.itemsize
-
-
-def parse_dtype(dtype: object) -> AnyDtype:
-    """Returns the NumPy type of items that kernels can read.
-
-    Args:
-        dtype: any argument of ``numpy.dtype``; ``"bfloat16"``, ``"float8_e4m3fn"`` or
-            ``"float8_e5m2"``; or a PyTorch type. PyTorch is not imported for this.
-
-    Raises:
-        TypeError: the type is big-endian, or none of bool, (u)int8 to 64, float16 to 64, complex64
-            and 128, bfloat16, float8_e4m3fn and float8_e5m2.
-    """
-    import numpy as np
-
-    text = str(dtype)
-    name = text.removeprefix("torch.")
-    if name in _EXTENSION_NAMES:
-        return _named(name)
-    if dtype is None or (name != text and name not in _NUMPY_NAMES):
-        _refuse_dtype(dtype)
-    try:
-        with warnings.catch_warnings():
-            # Spellings of types that NumPy deprecates are refused.
-            warnings.simplefilter("error", DeprecationWarning)
-            parsed: AnyDtype = np.dtype(  # type: ignore[call-overload]
-                name if name != text else dtype
-            )
-    except (DeprecationWarning, SyntaxError, TypeError, ValueError):
-        _refuse_dtype(dtype)
-    if not parsed.isnative:
-        raise TypeError(f"items must be little-endian, not {text!r}")
-    if parsed.name not in _NUMPY_NAMES | _EXTENSION_NAMES:
-        _refuse_dtype(dtype)
-    return _named(parsed.name)
-
-
-def plain(
-    dtype: object,
-    shape: Iterable[SupportsIndex] | SupportsIndex | None,
-    offset: SupportsIndex,
-    size: int,
-) -> ArrayLayout:
-    """Returns the layout of a file without a header, in C order.
-
-    Args:
-        dtype: as for :func:`parse_dtype`.
-        shape: the array's shape; a number means one dimension. ``None``: one dimension with all
-            items of the file. One entry may be -1: it becomes the number that uses the whole file,
-            without a rest. If no entry is -1, the file may continue after the array.
-        offset: bytes from the start of the file to the first item.
-        size: bytes of the file.
-
-    Raises:
-        ValueError: the file is too short; a dimension is negative; the array is larger than 2**48
-            bytes; more than one dimension is -1, or one that cannot be computed; or ``offset`` is
-            negative.
-        TypeError: ``dtype`` is not supported, or ``shape`` or ``offset`` are not integers.
-    """
-    item = parse_dtype(dtype)
-    first = operator.index(offset)
-    if not 0 <= first <= size:
-        raise ValueError(
-            f"the offset of the first item must be from 0 to the file's size, {size}: {first}"
-        )
-    wanted: tuple[int, ...]
-    if shape is None:
-        wanted = (-1,)
-    elif isinstance(shape, Iterable):
-        wanted = tuple(map(operator.index, shape))
-    else:
-        wanted = (operator.index(shape),)
-    if -1 in wanted:
-        place = wanted.index(-1)
-        others = wanted[:place] + wanted[place + 1 :]
-        if -1 in others:
-            raise ValueError(f"only one dimension can be -1: {wanted}")
-        slice_bytes = _array_bytes(others, item.itemsize)
-        if slice_bytes == 0:
-            raise ValueError(f"the file's size does not tell what -1 means in {wanted}")
-        count, rest = divmod(size - first, slice_bytes)
-        if rest != 0:
-            raise ValueError(
-                f"{size - first} bytes are no whole number of {slice_bytes}: say how many in the "
-                "shape, if the rest is "
-                "not part of the array"
-            )
-        wanted = (*wanted[:place], count, *wanted[place + 1 :])
-    return _layout(item, wanted, first, size)
 
 
 def read_npy(file: BinaryIO, size: int) -> ArrayLayout:
@@ -213,9 +95,9 @@ def read_npy(file: BinaryIO, size: int) -> ArrayLayout:
     dtype, fortran_order, shape = _parse_npy_header(
         _read(file, length, size), is_utf8=version == (3, 0)
     )
-    layout = _layout(dtype, shape, len(start) + length_bytes + length, size)
+    layout = layout_in_c_order(dtype, shape, len(start) + length_bytes + length, size)
     if fortran_order:
-        backwards = _strides(shape[::-1], dtype.itemsize)
+        backwards = c_strides(shape[::-1], dtype.itemsize)
         return ArrayLayout(dtype, shape, backwards[::-1], layout.offset)
     return layout
 
@@ -275,64 +157,8 @@ def find_tensor(entries: Mapping[str, ArrayLayout | str], name: str) -> ArrayLay
             f"file{hint}{'' if close or len(entries) <= _NAMES_SHOWN else ' ...'}"
         )
     if isinstance(entry, str):
-        raise ValueError(f"the items of {name!r} are {_shown(entry)}, which is not supported")
+        raise ValueError(f"the items of {name!r} are {shown(entry)}, which is not supported")
     return entry
-
-
-def _refuse_dtype(dtype: object) -> NoReturn:
-    raise TypeError(
-        f"not a type of items that kernels read: {dtype!r} (a tensor of a safetensors file: "
-        "name=...)"
-    )
-
-
-def _named(name: str) -> AnyDtype:
-    """Returns the type of a name in ``_EXTENSION_NAMES`` or ``_NUMPY_NAMES``."""
-    import numpy as np
-
-    if name in _EXTENSION_NAMES:
-        import ml_dtypes
-
-        extension: AnyDtype = np.dtype(getattr(ml_dtypes, name))
-        return extension
-    return np.dtype(name)
-
-
-def _array_bytes(shape: tuple[int, ...], itemsize: int) -> int:
-    """Returns the bytes of an array. Checks that its strides and offsets can be computed."""
-    if len(shape) > DIMENSIONS_MAX:
-        raise ValueError(
-            f"an array of {len(shape)} dimensions; at most {DIMENSIONS_MAX} are supported"
-        )
-    if any(length < 0 for length in shape):
-        raise ValueError(f"a shape with a negative dimension: {_shown(shape)}")
-    if any(length >= ARRAY_BYTES_LIMIT for length in shape) or (
-        math.prod(max(length, 1) for length in shape) * itemsize >= ARRAY_BYTES_LIMIT
-    ):
-        raise ValueError(
-            f"an array of 2**48 bytes or more: shape {_shown(shape)}, items of {itemsize} bytes"
-        )
-    return math.prod(shape) * itemsize
-
-
-def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Returns the strides in C order. An empty dimension counts as 1, so no stride is 0."""
-    strides = []
-    stride = itemsize
-    for length in reversed(shape):
-        strides.append(stride)
-        stride *= max(length, 1)
-    return tuple(reversed(strides))
-
-
-def _layout(dtype: AnyDtype, shape: tuple[int, ...], offset: int, size: int) -> ArrayLayout:
-    """Returns the layout of an array in C order. Checks that the file contains all items."""
-    end = offset + _array_bytes(shape, dtype.itemsize)
-    if end > size:
-        raise ValueError(
-            f"truncated: {size} bytes, an array of shape {_shown(shape)} asks for {end}"
-        )
-    return ArrayLayout(dtype, shape, _strides(shape, dtype.itemsize), offset)
 
 
 def _read(file: BinaryIO, count: int, size: int) -> bytes:
@@ -352,15 +178,6 @@ def _read(file: BinaryIO, count: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _shown(value: object) -> str:
-    """Returns a part of a header as text for an error."""
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply; or an integer of thousands of digits
-        return "(too large to show)"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _parse_npy_header(encoded: bytes, *, is_utf8: bool) -> tuple[AnyDtype, bool, tuple[int, ...]]:
     """Returns the type, whether the order is Fortran's, and the shape.
 
@@ -374,18 +191,18 @@ def _parse_npy_header(encoded: bytes, *, is_utf8: bool) -> tuple[AnyDtype, bool,
         header = ast.literal_eval(re.sub(r"\b([0-9]+)L\b", r"\1", text).strip())
     # MemoryError and RecursionError: the literal is nested too deeply.
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
-        raise ValueError(f"the .npy header is damaged: {_shown(text.strip())}") from None
+        raise ValueError(f"the .npy header is damaged: {shown(text.strip())}") from None
     if not isinstance(header, dict) or set(header) != _NPY_KEYS:
         raise ValueError(
-            f"the .npy header must have descr, fortran_order and shape: {_shown(header)}"
+            f"the .npy header must have descr, fortran_order and shape: {shown(header)}"
         )
     fortran_order, shape = header["fortran_order"], header["shape"]
     if type(fortran_order) is not bool:
         raise ValueError(
-            f"fortran_order in the .npy header must be True or False: {_shown(fortran_order)}"
+            f"fortran_order in the .npy header must be True or False: {shown(fortran_order)}"
         )
     if not isinstance(shape, tuple) or any(type(length) is not int for length in shape):
-        raise ValueError(f"shape in the .npy header must be a tuple of integers: {_shown(shape)}")
+        raise ValueError(f"shape in the .npy header must be a tuple of integers: {shown(shape)}")
     return _parse_npy_dtype(header["descr"]), fortran_order, shape
 
 
@@ -393,12 +210,12 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
     """Returns the type that an ``.npy`` header's ``descr`` names."""
     if isinstance(description, list):
         raise ValueError(
-            f"the .npy file has structured items, which are not supported: {_shown(description)}"
+            f"the .npy file has structured items, which are not supported: {shown(description)}"
         )
     match = _NPY_DTYPE.fullmatch(description) if isinstance(description, str) else None
     if match is None:
         raise ValueError(
-            f"descr in the .npy header is no type that arrays here have: {_shown(description)}"
+            f"descr in the .npy header is no type that arrays here have: {shown(description)}"
         )
     order, kind, digits = match.groups()
     if kind == "O":
@@ -414,7 +231,7 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
     name = words.get(
         kind, {"i": "int", "u": "uint", "f": "float", "c": "complex"}.get(kind, "") + str(bits)
     )
-    if name not in _NUMPY_NAMES:
+    if name not in NUMPY_NAMES:
         raise ValueError(
             f"the .npy file has items of type {description!r}, which are not supported"
         )
@@ -423,7 +240,7 @@ def _parse_npy_dtype(description: object) -> AnyDtype:
             f"the .npy file has big-endian items, {description!r}, which kernels would have to swap"
         )
         raise ValueError(f"{text}: save what numpy.load gives .astype('<{kind}{digits}')")
-    return _named(name)
+    return named_dtype(name)
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -459,7 +276,7 @@ def read_safetensors_entries(file: BinaryIO, size: int) -> dict[str, ArrayLayout
         isinstance(value, str) for value in metadata.values()
     ):
         raise ValueError("__metadata__ in the safetensors header must map text to text")
-    dtypes = {key: _named(name) for key, name in _SAFETENSORS_NAMES.items()}
+    dtypes = {key: named_dtype(name) for key, name in _SAFETENSORS_NAMES.items()}
     return {
         name: _safetensors_entry(name, value, dtypes, 8 + length, size)
         for name, value in header.items()
@@ -475,40 +292,39 @@ def _safetensors_entry(
     """
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(
-            f"array {_shown(name)} in the safetensors header must have dtype, shape and "
-            "data_offsets"
+            f"array {shown(name)} in the safetensors header must have dtype, shape and data_offsets"
         )
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):
-        raise ValueError(f"dtype of {_shown(name)} must be text: {_shown(dtype)}")
+        raise ValueError(f"dtype of {shown(name)} must be text: {shown(dtype)}")
     if not isinstance(shape, list) or any(
         type(length) is not int or length < 0 for length in shape
     ):
         raise ValueError(
-            f"shape of {_shown(name)} must be a list of integers, none negative: {_shown(shape)}"
+            f"shape of {shown(name)} must be a list of integers, none negative: {shown(shape)}"
         )
     if (
         not isinstance(offsets, list)
         or len(offsets) != 2
         or any(type(offset) is not int for offset in offsets)
     ):
-        raise ValueError(f"data_offsets of {_shown(name)} must be two integers: {_shown(offsets)}")
+        raise ValueError(f"data_offsets of {shown(name)} must be two integers: {shown(offsets)}")
     first, last = offsets
     if not 0 <= first <= last:
         raise ValueError(
-            f"data_offsets of {_shown(name)} must not fall or be negative: {_shown(offsets)}"
+            f"data_offsets of {shown(name)} must not fall or be negative: {shown(offsets)}"
         )
     if begin + last > size:
         raise ValueError(
-            f"truncated: {size} bytes, array {_shown(name)} asks for {_shown(begin + last)}"
+            f"truncated: {size} bytes, array {shown(name)} asks for {shown(begin + last)}"
         )
     if dtype not in dtypes:
         return dtype
     item = dtypes[dtype]
-    expected = _array_bytes(tuple(shape), item.itemsize)
+    expected = array_bytes(tuple(shape), item.itemsize)
     if last - first != expected:
         raise ValueError(
-            f"data_offsets of {_shown(name)} span {last - first} bytes; "
-            f"shape {_shown(tuple(shape))} of {dtype} has {expected}"
+            f"data_offsets of {shown(name)} span {last - first} bytes; "
+            f"shape {shown(tuple(shape))} of {dtype} has {expected}"
         )
-    return _layout(item, tuple(shape), begin + first, size)
+    return layout_in_c_order(item, tuple(shape), begin + first, size)

@@ -9,205 +9,38 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Literal,
-    NoReturn,
-    Self,
-    SupportsIndex,
-    TypeAlias,
-    TypedDict,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from gpufs import _core
-from gpufs._array import ArrayEntry, FileArray, TensorHeaders, entry_of, layout_of
-from gpufs._file import File, another_name
+from gpufs._array import ArrayEntry, FileArray, entry_of
+from gpufs._array_headers import TensorHeaders, layout_of
+from gpufs._device_ref import DeviceRef
+from gpufs._file import File
+from gpufs._mount_status import MountStatus
+from gpufs._open_file import OpenFile, another_name
+from gpufs._options import (
+    DEFAULT_METRICS_PORT,
+    UNLIMITED,
+    AnyPath,
+    Device,
+    checked_count,
+    nanoseconds,
+    nonzero_size,
+    staging_size,
+)
 from gpufs._submit import Submitter
+from gpufs._unmounting import unmount
 from gpufs.sizes import Size, parse_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gpufs.metrics import MetricsServer
-
-Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
-DEFAULT_METRICS_PORT: Final = 9464  # the usual port of a metrics exporter
-
-_UNLIMITED: Final = 2**64 - 1  # the host API's "half of the host's memory"
+    from gpufs._metrics_server import MetricsServer
 
 
-class Statistics(TypedDict):
-    """Counters of a mount since it began, over all multiprocessors; see :meth:`Mount.stats`."""
-
-    hits: int  # pages found in the cache
-    minor_faults: int  # pages that another group was loading at that moment
-    direct_loads: int  # pages that the GPU copied from registered host memory
-    staged_loads: int  # pages that a host worker loaded
-    bulk_loads: int  # pages that the copy engine loaded, in runs
-    open_loads: int  # pages that came with the answer to an open
-    load_errors: int
-    evictions: int  # pages evicted to make room for others
-    reclaims: int  # evictions ahead of need (a part of `evictions`)
-    lost_races: int  # loads abandoned because another group had begun the same load
-    no_frames: int  # calls that ended in ENOBUFS
-    direct_bytes: int  # file bytes loaded by the direct path
-    staged_bytes: int  # file bytes loaded by the staged path
-    bulk_bytes: int  # file bytes loaded by the bulk path
-    open_bytes: int  # file bytes that came with an open
-    read_bytes: int  # bytes returned to callers of gread
-    opens: int  # opens that asked the host
-    reopens: int  # opens of files that were already open: no round trip
-    closes: int
-    rpcs: int  # requests to the host
-    rpc_wait_ns: int  # total time that groups waited for answers
-    rpc_failures: int  # requests abandoned: the service died, or the deadline passed
-    sent_bytes: int  # bytes sent to sinks
-    written_bytes: int  # bytes taken from callers of gwrite
-    write_backs: int  # dirty pages written to their files
-    write_back_bytes: int  # the dirty bytes of these pages
-    write_back_errors: int  # write requests that failed
-    extents_registered: int  # ranges of files registered for direct loads
-    extent_bytes: int  # bytes of these ranges
-    # Ranges not registered: the budget was used up, the range was not in the host's page cache, or
-    # the driver refused.
-    extents_refused: int
-    host_open_files: int
-    requests_served: int
-    # Entry b: major faults that took at least 2**b and less than 2**(b + 1) ns.
-    fault_latency_ns: list[int]
-
-
-class Options(TypedDict):
-    """The options of a mount with their defaults filled in; see :attr:`Mount.options`."""
-
-    ordinal: int
-    cache_bytes: int
-    page_bytes: int
-    workers: int
-    extent_budget_bytes: int
-    extent_bytes: int
-    channel_slots: int
-    staging_bytes: int
-    bulk_bytes: int
-    rings: int
-    open_files: int
-    cpu_threads: int
-    reclaim_timeout_ns: int
-    request_timeout_ns: int
-    unmount_timeout_ns: int
-    read_only: bool
-    maps_files: bool
-    root: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class FileStatistics:
-    """One file that kernels have open now."""
-
-    path: str  # as os.fsdecode returns it
-    size: int  # bytes, at the open
-    hits: int  # pages found in the cache since the open
-    page_loads: int  # pages loaded, by any path
-    direct_loads: int  # pages loaded by the direct or the bulk path
-    loaded_bytes: int
-    holders: int  # opens that are not closed yet
-    extents: int  # ranges registered for direct loads
-
-
-@dataclass(frozen=True, slots=True)
-class FileError:
-    """A failed host operation on a file."""
-
-    path: str  # as os.fsdecode returns it
-    errno: int
-    operation: Literal["write-back", "sync", "close"]
-    # The failure happened during the unmount. Nothing retries it, so bytes may be lost.
-    at_unmount: bool
-    count: int  # how often the same failure happened
-    # The last close could not write these bytes; they may be lost.
-    given_up: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FileErrors:
-    """What :meth:`Mount.file_errors` returns."""
-
-    errors: list[FileError]  # in the order of their first occurrence
-    dropped: int  # failures for which the list had no room
-
-
-class DeviceRef:
-    """A mount's handle for kernels, in memory of the mount's device.
-
-    :meth:`Mount.device_ref` returns it. Kernels take it as ``const gpufs::mount_ref*``. Pass it as
-    follows:
-
-    * where integers are 64-bit arguments (CuPy, ``cuda.core``, Numba): ``ref.address``;
-    * where only arrays are pointers (PyTorch): ``torch.as_tensor(ref, device="cuda")``, which
-      copies nothing. Every library that knows ``__cuda_array_interface__`` sees an array of bytes.
-
-    The handle keeps the mount alive. After the mount is closed, the address is invalid.
-    """
-
-    # The handle is a pointer because all four libraries can pass one: cuda.core and PyTorch cannot
-    # pass structs as arguments, and Numba has no C++ types.
-
-    __slots__ = ("_address", "_mount")
-
-    def __init__(self, mount: Mount, address: int) -> None:
-        self._mount = mount
-        self._address = address
-
-    def __repr__(self) -> str:
-        """Returns a text with the address and the mount."""
-        return f"<gpufs.DeviceRef at {self._address:#x} of {self._mount!r}>"
-
-    def __reduce__(self) -> NoReturn:
-        """Raises ``TypeError``: an address has no meaning in another process."""
-        raise TypeError(
-            "a handle for kernels is one only in its process: pickle the mount, and ask it there"
-        )
-
-    @property
-    def address(self) -> int:
-        """The address: in GPU memory, or in the process's memory for a mount on the CPU device."""
-        return self._address
-
-    @property
-    def mount(self) -> Mount:
-        """The mount of this handle."""
-        return self._mount
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, object]:
-        """The handle's bytes as an array in GPU memory; libraries must not write to it.
-
-        Raises:
-            AttributeError: the mount is on the CPU device.
-        """
-        if self._mount.device != "cuda":
-            raise AttributeError(
-                "the mount is on the CPU device, and its handle in no GPU's memory"
-            )
-        return {
-            "shape": (_core.device_ref_bytes,),
-            "typestr": "|u1",
-            # The data is declared writable, because PyTorch does not take read-only arrays.
-            "data": (self._address, False),
-            "strides": None,
-            "version": 3,
-        }
-
-
-class Mount:
+class Mount(MountStatus):
     """A GPU file system instance: a page cache on one device, and the service that fills it.
 
     The mount is a context manager. It is unmounted at the end of the ``with`` block, by
@@ -268,7 +101,6 @@ class Mount:
     __slots__ = (
         "__weakref__",
         "_asked",
-        "_core",
         "_files",
         "_finalizer",
         "_headers",
@@ -317,20 +149,20 @@ class Mount:
         self._core = _core.Mount(
             device=device,
             ordinal=operator.index(ordinal),
-            cache_bytes=0 if cache is None else _positive("cache", parse_size(cache)),
-            page_bytes=_positive("page", parse_size(page)),
-            workers=_count("workers", workers),
-            extent_budget_bytes=_UNLIMITED if pinned is None else parse_size(pinned),
-            extent_bytes=_positive("extent", parse_size(extent)),
-            channel_slots=_count("slots", slots),
-            staging_bytes=_fitting("staging", parse_size(staging)),
+            cache_bytes=0 if cache is None else nonzero_size("cache", parse_size(cache)),
+            page_bytes=nonzero_size("page", parse_size(page)),
+            workers=checked_count("workers", workers),
+            extent_budget_bytes=UNLIMITED if pinned is None else parse_size(pinned),
+            extent_bytes=nonzero_size("extent", parse_size(extent)),
+            channel_slots=checked_count("slots", slots),
+            staging_bytes=staging_size("staging", parse_size(staging)),
             bulk_bytes=parse_size(bulk),
-            rings=_count("rings", rings),
-            open_files=_count("open_files", open_files),
-            cpu_threads=_count("cpu_threads", cpu_threads),
-            reclaim_timeout_ns=_nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
-            request_timeout_ns=_nanoseconds("request_timeout_s", request_timeout_s),
-            unmount_timeout_ns=_nanoseconds("unmount_timeout_s", unmount_timeout_s),
+            rings=checked_count("rings", rings),
+            open_files=checked_count("open_files", open_files),
+            cpu_threads=checked_count("cpu_threads", cpu_threads),
+            reclaim_timeout_ns=nanoseconds("reclaim_timeout_s", reclaim_timeout_s),
+            request_timeout_ns=nanoseconds("request_timeout_s", request_timeout_s),
+            unmount_timeout_ns=nanoseconds("unmount_timeout_s", unmount_timeout_s),
             read_only=read_only,
             maps_files=maps_files,
             root=given_root,
@@ -346,7 +178,7 @@ class Mount:
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
         # Guards _written, and guards _files against changes during an iteration.
         self._latch = threading.Lock()
-        self._written: weakref.WeakValueDictionary[bytes, File] = weakref.WeakValueDictionary()
+        self._written: weakref.WeakValueDictionary[bytes, OpenFile] = weakref.WeakValueDictionary()
         self._servers: list[MetricsServer] = []
         self.submitter = Submitter()  # for the submit_... calls of files
         # Paths of files whose lost bytes an exception has already reported.
@@ -355,7 +187,7 @@ class Mount:
         # CUDA runtime.
         self._finalizer = weakref.finalize(
             self,
-            _unmount,
+            unmount,
             self._core,
             self._files,
             self._latch,
@@ -404,12 +236,7 @@ class Mount:
             self._memory = _core.DeviceMemory(self._core)
         return self._memory
 
-    @property
-    def core(self) -> _core.Mount:
-        """The extension module's mount."""
-        return self._core
-
-    def name_to_write(self, file: File, path: bytes) -> bytes:
+    def name_to_write(self, file: OpenFile, path: bytes) -> bytes:
         """Reserves for ``file`` a name of ``path`` that no other file open for writing has.
 
         Returns the name.
@@ -445,56 +272,6 @@ class Mount:
     def close(self) -> None:
         """Does the same as :meth:`unmount`."""
         self.unmount()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the mount was closed, in this process or before the fork in its parent."""
-        return self._core.closed
-
-    @property
-    def device(self) -> Literal["cpu", "cuda"]:
-        """The device that the mount runs on."""
-        return cast(Literal["cpu", "cuda"], self._core.device)
-
-    @property
-    def device_name(self) -> str:
-        """The GPU's name, or the CPU device's name with its number of threads."""
-        return self._core.device_name
-
-    @property
-    def ordinal(self) -> int:
-        """The GPU's number, counted from 0."""
-        return self._core.ordinal
-
-    @property
-    def multiprocessors(self) -> int:
-        """The number of the GPU's multiprocessors, or of the CPU device's threads."""
-        return self._core.multiprocessors
-
-    @property
-    def direct_path(self) -> str:
-        """``"on"``, or the reason why every load is staged."""
-        return self._core.direct_path
-
-    @property
-    def bulk_path(self) -> str:
-        """``"on"``, or the reason why runs of pages are loaded page by page."""
-        return self._core.bulk_path
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of a page."""
-        return self.options["page_bytes"]
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the page cache."""
-        return self.options["cache_bytes"]
-
-    @property
-    def options(self) -> Options:
-        """All options in the host API's units (bytes, nanoseconds), with the defaults filled in."""
-        return cast(Options, self._core.options)
 
     def open(self, path: AnyPath, mode: str = "rb") -> File:
         """Opens a file of the host. A kernel opens it; reads and writes use the device's memory.
@@ -575,38 +352,6 @@ class Mount:
         """
         return DeviceRef(self, self._core.device_ref())
 
-    def stats(self) -> Statistics:
-        """Returns the counters of the mount and of its service. Does not wait for kernels."""
-        return cast(Statistics, self._core.stats())
-
-    def file_stats(self) -> list[FileStatistics]:
-        """Returns the counters of each file that kernels have open. Does not wait for kernels."""
-        return [
-            FileStatistics(os.fsdecode(path), *numbers)
-            for path, *numbers in self._core.file_stats()
-        ]
-
-    def file_errors(self) -> FileErrors:
-        """Returns the errors of files so far; works after :meth:`unmount` too.
-
-        The list includes errors that a kernel has already received.
-        """
-        errors, dropped = self._core.file_errors()
-        return FileErrors(
-            [
-                FileError(
-                    os.fsdecode(path),
-                    number,
-                    cast(Literal["write-back", "sync", "close"], what),
-                    at_unmount,
-                    count,
-                    given_up,
-                )
-                for path, number, what, at_unmount, count, given_up in errors
-            ],
-            dropped,
-        )
-
     def sync_folder(self, path: AnyPath) -> None:
         """Makes a folder's entries durable, as ``os.fsync`` of the folder. Waits for the disk.
 
@@ -652,10 +397,11 @@ class Mount:
             OSError: the server cannot listen there; ``filename`` is the address with the port.
             ValueError: an invalid port.
         """
-        from gpufs import metrics
+        # The server's libraries are imported only when they are needed.
+        from gpufs._metrics_server import MetricsServer
 
         self._core.stats()  # raises if the mount is closed
-        server = metrics.serve(self, address=address, port=port, files=files)
+        server = MetricsServer([self], address=address, port=port, files=files)
         self._servers.append(server)
         if self.closed:  # another thread has closed the mount in the meantime
             server.close()
@@ -699,84 +445,9 @@ mount = Mount
 """The same as :class:`gpufs.Mount`: ``gpufs.mount(cache="8GiB")`` makes a mount."""
 
 
-def _unmount(
-    core: _core.Mount,
-    files: weakref.WeakSet[File],
-    latch: threading.Lock,
-    servers: list[MetricsServer],
-    submitter: Submitter,
-    told: set[str],
-) -> None:
-    for server in servers:
-        server.close()
-    first: Exception | None = None
-    try:
-        left: list[File] = []
-        # After a fork the mount is closed: the thread that would release the latch may not exist.
-        if not core.closed:
-            with latch:
-                left = list(files)
-        for file in left:
-            try:
-                file.close()
-            except Exception as error:  # the other files must be closed too
-                first = first or error
-    finally:
-        submitter.close()
-        try:
-            core.unmount()
-        except Exception as error:
-            if _is_told(core, told):
-                pass
-            elif first is None:
-                first = error
-            else:
-                first.add_note(f"gpufs: unmounting failed, too: {error}")
-    if first is not None:
-        raise first
-
-
-def _is_told(core: _core.Mount, told: set[str]) -> bool:
-    """Returns whether the files' close has already raised every loss that unmounting reports."""
-    errors, dropped = core.file_errors()
-    lost = [
-        given_up and os.fsdecode(path) in told
-        for path, _, what, at_unmount, _, given_up in errors
-        if at_unmount or given_up or what == "close"
-    ]
-    return bool(lost) and all(lost) and dropped == 0
-
-
 def _misses_gpu() -> bool:
     if _core.examine_cuda()["built_version"] != 0:
         return False
     from gpufs._machine import gpu_devices
 
     return bool(gpu_devices())
-
-
-def _count(name: str, count: SupportsIndex | None) -> int:
-    if count is None:
-        return 0
-    number = operator.index(count)
-    if not 0 < number < 2**32:
-        raise ValueError(f"{name} must be at least 1: {number}")
-    return number
-
-
-def _positive(name: str, size_bytes: int) -> int:
-    if size_bytes == 0:
-        raise ValueError(f"{name} must not be 0 bytes")
-    return size_bytes
-
-
-def _fitting(name: str, size_bytes: int) -> int:
-    if not 0 < size_bytes < 2**32:
-        raise ValueError(f"{name} must be between 8 KiB and 1 MiB: {size_bytes} bytes")
-    return size_bytes
-
-
-def _nanoseconds(name: str, seconds: float) -> int:
-    if not 0 < seconds < 2**33:
-        raise ValueError(f"{name} must be greater than 0 and finite: {seconds}")
-    return round(seconds * 1e9)

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeAlias, cast
 
+from gpufs._layouts import DIMENSIONS_MAX
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]  # of integers or bools
     Index: TypeAlias = "int | slice | EllipsisType | Array | _OnDevice | None"
 
-DIMENSIONS_MAX: Final = 64  # of a result, as in NumPy
 _ALL: Final = slice(None)
 
 _WRONG_KIND: Final = (

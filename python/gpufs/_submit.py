@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar
 
 from gpufs import _core
-from gpufs._device import ChosenStream
+from gpufs._streams import ChosenStream
 
 _Result = TypeVar("_Result")
 

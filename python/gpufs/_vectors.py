@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpufs._array import FileArray
-from gpufs._device import DeviceArray
+from gpufs._device import on_host
 from gpufs._file import File
-from gpufs._mount import AnyPath, Mount
+from gpufs._mount import Mount
+from gpufs._options import AnyPath
 
 NUMBER_BYTES: Final = 4
 
@@ -122,6 +123,5 @@ def _in_raw(file: File, dimensions: int | None) -> Vectors:
 
 
 def _number_at(file: File, offset: int) -> int:
-    read = file.read(NUMBER_BYTES, offset)
-    array = read.numpy() if isinstance(read, DeviceArray) else read
-    return int.from_bytes(array.tobytes(), "little", signed=True)
+    number = on_host(file.read(NUMBER_BYTES, offset))
+    return int.from_bytes(number.tobytes(), "little", signed=True)

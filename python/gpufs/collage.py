@@ -34,7 +34,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from gpufs import _core
-from gpufs._mount import AnyPath, Mount
+from gpufs._mount import Mount
+from gpufs._options import AnyPath
 from gpufs._output import replacing, replacing_folder
 
 if TYPE_CHECKING:

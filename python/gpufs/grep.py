@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpufs import _core
-from gpufs._mount import AnyPath, Mount
+from gpufs._mount import Mount
+from gpufs._options import AnyPath
 
 MATCHES_AT_ONCE: Final = 1 << 14  # matches that become Python objects at once
 POLL_S: Final = 0.05

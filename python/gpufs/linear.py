@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Final
 from gpufs import _core
 from gpufs._array import FileArray
 from gpufs._given_names import told_as_given
-from gpufs._mount import AnyPath, Mount
+from gpufs._mount import Mount
+from gpufs._options import AnyPath
 from gpufs._output import replacing
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gpufs import _core
-from gpufs._formats import ARRAY_BYTES_LIMIT
 from gpufs._given_names import told_as_given
-from gpufs._mount import AnyPath, Mount
+from gpufs._layouts import ARRAY_BYTES_LIMIT
+from gpufs._mount import Mount
+from gpufs._options import AnyPath
 from gpufs._vectors import NUMBER_BYTES, open_vectors
 
 if TYPE_CHECKING:

@@ -20,9 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpufs._array import ArrayEntry, entry_of, layouts_in
+from gpufs._array import ArrayEntry, entry_of
+from gpufs._array_headers import layouts_in
 from gpufs._file import FileStatus
-from gpufs._mount import AnyPath, Mount
+from gpufs._mount import Mount
+from gpufs._options import AnyPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from gpufs import metrics
+from gpufs._visible import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -240,7 +241,7 @@ def read(text: str, url: str) -> dict[Label, Counts]:
         raise NotAnEndpointError(f"{url}: not metrics of gpufs: no {metrics.BUILD_INFO}")
     mounts: dict[Label, Counts] = {}
     for name, labels, value in samples:
-        label = Label(*(_printable(labels.get(key, "")) for key in ("mount", "device", "ordinal")))
+        label = Label(*(printable(labels.get(key, "")) for key in ("mount", "device", "ordinal")))
         if not label.mount:
             continue
         counts = mounts.setdefault(label, Counts({}, {}))
@@ -249,10 +250,6 @@ def read(text: str, url: str) -> dict[Label, Counts]:
         else:
             counts.values[f"{name} {labels['path']}" if "path" in labels else name] = value
     return mounts
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else repr(text)
 
 
 def _bound(labels: dict[str, str], url: str) -> float:

@@ -18,8 +18,8 @@ from typing import Any, Final
 import torch
 
 from gpufs._array import FileArray
-from gpufs._file import Keep
 from gpufs._selection import Selection
+from gpufs._transfers import Keep
 
 _DTYPES: Final = {
     "bool": torch.bool,

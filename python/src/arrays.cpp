@@ -1,9 +1,7 @@
 #include "arrays.hpp"
 
 #include <fcntl.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <exception>
 #include <functional>
@@ -13,9 +11,9 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "arrays/arrays.hpp"
+#include "device_memory.hpp"
 #include "gpufs/error.hpp"
 #include "mount.hpp"
 
@@ -24,141 +22,6 @@ using namespace nb::literals;
 
 namespace gpufs::python {
 namespace {
-
-// Calls f(mount) without the GIL. The mount stays open during the call.
-template <class F>
-auto use(mount_holder& holder, F&& f) {
-  const nb::gil_scoped_release released;
-  return holder.use(std::forward<F>(f));
-}
-
-void* stream_at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-// Memory of a mount's device. It may outlive the mount.
-class buffer {
- public:
-  buffer(std::shared_ptr<arrays::device_memory> memory, void* data, void* stream)
-      : memory_(std::move(memory)), data_(data), stream_(stream) {}
-  ~buffer() {
-    // After a fork there is no GPU in the child process.
-    if (getpid() == owner_) memory_->free(data_, stream_, used_elsewhere_);
-  }
-  buffer(const buffer&) = delete;
-  buffer& operator=(const buffer&) = delete;
-
-  char* data() const { return static_cast<char*>(data_); }
-  void* stream() const { return stream_; }
-  arrays::device_memory& memory() const { return *memory_; }
-  void note_use_elsewhere() { used_elsewhere_ = true; }
-
- private:
-  const std::shared_ptr<arrays::device_memory> memory_;
-  void* const data_;
-  void* const stream_;  // orders the allocation and the free
-  bool used_elsewhere_ = false;
-  const pid_t owner_ = getpid();
-};
-
-struct py_buffer {
-  std::shared_ptr<buffer> held;
-
-  explicit py_buffer(std::shared_ptr<buffer> b) : held(std::move(b)) {}
-  py_buffer(const py_buffer&) = delete;
-  py_buffer& operator=(const py_buffer&) = delete;
-  ~py_buffer() {
-    const nb::gil_scoped_release released;
-    held.reset();
-  }
-};
-
-struct py_memory {
-  std::shared_ptr<mount_holder> holder;
-  std::shared_ptr<arrays::device_memory> memory;
-
-  py_memory(std::shared_ptr<mount_holder> h, std::shared_ptr<arrays::device_memory> m)
-      : holder(std::move(h)), memory(std::move(m)) {}
-  py_memory(const py_memory&) = delete;
-  py_memory& operator=(const py_memory&) = delete;
-  ~py_memory() {
-    const nb::gil_scoped_release released;  // frees pinned memory, which may wait for kernels
-    memory.reset();
-  }
-
-  // Calls `made`, which allocates memory, without the GIL. Python owns the result.
-  template <class Made>
-  py_buffer* own(void* stream, const Made& made) const {
-    holder->refuse_forked();
-    std::shared_ptr<buffer> owned;
-    {
-      const nb::gil_scoped_release released;
-      owned = std::make_shared<buffer>(memory, made(), stream);
-    }
-    return new py_buffer(std::move(owned));
-  }
-};
-
-// Returns the buffer as a DLPack capsule. The capsule keeps `owner` alive: the buffer, and the
-// stream that orders its free.
-nb::object as_dlpack(const py_buffer& self, const nb::handle owner,
-                     const std::vector<std::size_t>& shape, int code, int bits, int device_type,
-                     int ordinal) {
-  nb::dlpack::dtype type{};
-  type.code = static_cast<std::uint8_t>(code);
-  type.bits = static_cast<std::uint8_t>(bits);
-  type.lanes = 1;
-  return nb::cast(nb::ndarray<>(self.held->data(), shape.size(), shape.data(), owner, nullptr, type,
-                                device_type, ordinal));
-}
-
-// Describes an array that has __dlpack__: address, shape, strides in items, type code, bits, device
-// type, device number.
-nb::tuple dlpack_facts(const nb::ndarray<nb::ro>& a) {
-  nb::list shape, strides;
-  for (std::size_t i = 0; i < a.ndim(); ++i) {
-    shape.append(a.shape(i));
-    strides.append(a.stride(i));
-  }
-  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(a.data()), nb::tuple(shape),
-                        nb::tuple(strides), a.dtype().code, a.dtype().bits, a.device_type(),
-                        a.device_id());
-}
-
-// A place in a stream, which the work of another stream can wait for.
-struct py_place {
-  std::shared_ptr<mount_holder> holder;
-  std::unique_ptr<arrays::device_memory::event> event;
-};
-
-// The outcome of a call, shared with the call.
-class py_outcome {
- public:
-  explicit py_outcome(const py_memory& memory) : holder_(memory.holder) {
-    holder_->refuse_forked();
-    const nb::gil_scoped_release released;
-    outcome_ = std::make_shared<arrays::outcome>(memory.memory);
-  }
-  py_outcome(const py_outcome&) = delete;
-  py_outcome& operator=(const py_outcome&) = delete;
-  ~py_outcome() {
-    if (holder_->forked()) {  // the memory belongs to the parent, so it is never released here
-      (void)new std::shared_ptr<arrays::outcome>(std::move(outcome_));
-      return;
-    }
-    const nb::gil_scoped_release released;
-    outcome_.reset();
-  }
-
-  void wait() const {
-    holder_->refuse_forked();
-    const nb::gil_scoped_release released;
-    outcome_->wait();
-  }
-  const std::shared_ptr<arrays::outcome>& shared() const { return outcome_; }
-
- private:
-  const std::shared_ptr<mount_holder> holder_;
-  std::shared_ptr<arrays::outcome> outcome_;
-};
 
 std::shared_ptr<arrays::outcome> shared_outcome(const py_outcome* own) {
   return own != nullptr ? own->shared() : nullptr;
@@ -337,110 +200,6 @@ std::uint32_t fill(arrays::steps (&to)[arrays::selection::dimensions_max], const
     to[n++] = {nb::cast<std::uint64_t>(d[0]), nb::cast<std::int64_t>(d[1])};
   }
   return n;
-}
-
-void bind_memory(nb::module_& m) {
-  nb::class_<py_buffer>(m, "DeviceBuffer")
-      .def_prop_ro(
-          "address",
-          [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->data()); })
-      .def_prop_ro(
-          "stream",
-          [](const py_buffer& b) { return reinterpret_cast<std::uintptr_t>(b.held->stream()); })
-      .def("note_use_elsewhere", [](const py_buffer& b) { b.held->note_use_elsewhere(); })
-      .def(
-          "hold_back",
-          [](const py_buffer& b, std::uintptr_t stream) {
-            const nb::gil_scoped_release released;
-            const auto event = b.held->memory().make_event();
-            event->record(b.held->stream());
-            event->hold_back(stream_at(stream));
-          },
-          "stream"_a)
-      .def(
-          "copy_to_host",
-          [](const py_buffer& b, std::uintptr_t to, std::uint64_t bytes, nb::handle kept) {
-            interruptibly({}, kept, [=, from = b.held] {
-              from->memory().copy_to_host(reinterpret_cast<void*>(to), from->data(), bytes,
-                                          from->stream());
-            });
-          },
-          "address"_a, "bytes"_a, "kept"_a.none())
-      .def("dlpack", as_dlpack, "owner"_a, "shape"_a, "code"_a, "bits"_a, "device_type"_a,
-           "ordinal"_a);
-  nb::class_<py_memory>(m, "DeviceMemory")
-      .def("__init__",
-           [](py_memory* place, const py_mount& mount_) {
-             auto memory =
-                 use(*mount_.holder, [](const mount& m) { return arrays::make_device_memory(m); });
-             new (place) py_memory(mount_.holder, std::move(memory));
-           })
-      .def(
-          "allocate",
-          [](const py_memory& self, std::uint64_t bytes, std::uintptr_t stream,
-             std::uintptr_t home) {
-            return self.own(stream_at(home),
-                            [&] { return self.memory->allocate(bytes, stream_at(stream)); });
-          },
-          "bytes"_a, "stream"_a, "home"_a)
-      .def(
-          "upload",
-          [](const py_memory& self, std::uintptr_t from, std::uint64_t bytes, std::uintptr_t stream,
-             nb::handle kept) {
-            self.holder->refuse_forked();
-            return new py_buffer(
-                interruptibly({self.holder->left()}, kept, [=, memory = self.memory] {
-                  void* const data =
-                      memory->upload(reinterpret_cast<const void*>(from), bytes, stream_at(stream));
-                  return std::make_shared<buffer>(memory, data, stream_at(stream));
-                }));
-          },
-          "address"_a, "bytes"_a, "stream"_a, "kept"_a)
-      .def("background_stream",
-           [](const py_memory& self) {
-             self.holder->refuse_forked();
-             return reinterpret_cast<std::uintptr_t>(self.memory->background_stream());
-           })
-      .def(
-          "place_in",
-          [](const py_memory& self, std::uintptr_t stream) {
-            self.holder->refuse_forked();
-            const nb::gil_scoped_release released;
-            auto event = self.memory->make_event();
-            event->record(stream_at(stream));
-            return py_place{self.holder, std::move(event)};
-          },
-          "stream"_a)
-      .def(
-          "check_address",
-          [](const py_memory& self, std::uintptr_t address) {
-            self.holder->refuse_forked();
-            self.memory->check_address(reinterpret_cast<const void*>(address));
-          },
-          "address"_a)
-      .def(
-          "hold_back",
-          [](const py_memory& self, std::uintptr_t stream, std::uintptr_t until) {
-            self.holder->refuse_forked();
-            const nb::gil_scoped_release released;
-            const auto event = self.memory->make_event();
-            event->record(stream_at(until));
-            event->hold_back(stream_at(stream));
-          },
-          "stream"_a, "until"_a);
-  nb::class_<py_place>(m, "Place")
-      .def(
-          "hold_back",
-          [](const py_place& self, std::uintptr_t stream) {
-            self.holder->refuse_forked();
-            const nb::gil_scoped_release released;
-            self.event->hold_back(stream_at(stream));
-          },
-          "stream"_a);
-  nb::class_<py_outcome>(m, "Outcome")
-      .def(nb::init<const py_memory&>(), "memory"_a)
-      .def("wait", &py_outcome::wait);
-  m.def("dlpack_facts", dlpack_facts, "array"_a);
 }
 
 }  // namespace

@@ -113,7 +113,8 @@ nb::dict stats_of(py_mount& self) {
   return d;
 }
 
-// Tuples with the fields of gpufs::file_statistics, in the order of gpufs._mount.FileStatistics.
+// Tuples with the fields of gpufs::file_statistics, in the order of
+// gpufs._statistics.FileStatistics.
 nb::list file_stats_of(py_mount& self) {
   const std::vector<file_statistics> files =
       use(self, [](const mount& m) { return m.file_stats(); });
@@ -125,7 +126,7 @@ nb::list file_stats_of(py_mount& self) {
   return list;
 }
 
-// Tuples with the fields of gpufs._mount.FileError, and the number of dropped errors.
+// Tuples with the fields of gpufs._statistics.FileError, and the number of dropped errors.
 nb::tuple file_errors_of(py_mount& self) {
   const file_error_list all = [&] {
     const nb::gil_scoped_release released;

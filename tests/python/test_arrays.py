@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gpufs import _formats
-from gpufs._formats import parse_dtype
+from gpufs._layouts import ArrayLayout, parse_dtype
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -248,7 +248,7 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     own = _formats.read_safetensors_entries
 
-    def parse(file: BinaryIO, size: int) -> dict[str, _formats.ArrayLayout | str]:
+    def parse(file: BinaryIO, size: int) -> dict[str, ArrayLayout | str]:
         found.append(size)
         return own(file, size)
 

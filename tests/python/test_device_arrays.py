@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gpufs import _device
-from gpufs._device import ForeignArray, chosen_stream, device_array, is_on_device
+from gpufs._device import ForeignArray, device_array, is_on_device
+from gpufs._streams import chosen_stream
 
 
 class WithInterface:

@@ -11,15 +11,9 @@ from typing import Any, BinaryIO, cast
 import ml_dtypes
 import numpy as np
 import pytest
-from gpufs import _formats
-from gpufs._formats import (
-    ArrayLayout,
-    parse_dtype,
-    plain,
-    read_npy,
-    read_safetensors,
-    safetensors_names,
-)
+from gpufs import _layouts
+from gpufs._formats import read_npy, read_safetensors, safetensors_names
+from gpufs._layouts import ArrayLayout, parse_dtype, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -93,7 +87,7 @@ def check_inside(layout: ArrayLayout, size: int) -> None:
     assert layout.offset >= 0
     assert layout.offset + layout.nbytes <= size
     assert layout.itemsize == layout.dtype.itemsize
-    assert len(layout.shape) == len(layout.strides) <= _formats.DIMENSIONS_MAX
+    assert len(layout.shape) == len(layout.strides) <= _layouts.DIMENSIONS_MAX
     assert all(length >= 0 for length in layout.shape)
     last = sum(
         (length - 1) * stride for length, stride in zip(layout.shape, layout.strides, strict=True)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpufs import _formats, bench, metrics, top
-from gpufs._formats import ArrayLayout
+from gpufs._layouts import ArrayLayout
 from gpufs.sizes import format_size, parse_size
 
 from .work_budget import work_budget

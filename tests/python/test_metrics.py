@@ -17,7 +17,7 @@ from pathlib import Path
 
 import gpufs
 import pytest
-from gpufs import _core, grep, metrics
+from gpufs import _core, _exposition, grep, metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -210,7 +210,10 @@ def test_all_statistics_are_served(
 def test_buckets_hold_what_their_bounds_say(counts: list[int]) -> None:
     text = "".join(
         f"{line}\n"
-        for line in [*metrics._head("x", "histogram", "-"), *metrics._histogram("x", {}, counts)]
+        for line in [
+            *_exposition._head("x", "histogram", "-"),
+            *_exposition._histogram("x", {}, counts),
+        ]
     )
     series = validate(text)
     bounds = {
@@ -234,8 +237,10 @@ PATHS = st.binary(min_size=1).map(lambda content: content.replace(b"\0", b"/")) 
 
 @given(st.lists(PATHS, min_size=1, max_size=8, unique=True))
 def test_every_path_is_a_label_of_its_own(paths: list[bytes]) -> None:
-    lines = [*metrics._head("x", "gauge", "-")]
-    lines += [metrics._sample("x", metrics._path_labels(os.fsdecode(path)), 1) for path in paths]
+    lines = [*_exposition._head("x", "gauge", "-")]
+    lines += [
+        _exposition._sample("x", _exposition._path_labels(os.fsdecode(path)), 1) for path in paths
+    ]
     text = "".join(f"{line}\n" for line in lines)
     text.encode()  # no surrogates are left
     series = validate(text)
@@ -628,7 +633,7 @@ atexit.register(
     lambda: print([thread.name for thread in threading.enumerate() if "gpufs" in thread.name])
 )
 import gpufs
-from gpufs import metrics
+from gpufs import _exposition, metrics
 mount = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
 server = metrics.serve(mount, port=0)
 mount.serve_metrics(port=0)

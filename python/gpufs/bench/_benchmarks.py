@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -10,7 +10,6 @@ from gpufs.bench import _arrays, _peers, _quiet, _writing
 from gpufs.bench._alone import alone
 from gpufs.bench._measure import Case, Task, Unit
 from gpufs.bench._registry import (
-    FRAMES_OF_SMALL_CACHE,
     KIB,
     MIB,
     PAGE,
@@ -23,13 +22,10 @@ from gpufs.bench._sources import (
     GATHERED_BYTES_MAX,
     SEQUENTIAL_VARIANTS,
     Shared,
-    Variant,
     first_touch,
     hits,
-    host_read,
     host_reopens,
     host_small_files,
-    pipeline,
     raw_pull,
     raw_read,
     read_then_copy,
@@ -37,114 +33,24 @@ from gpufs.bench._sources import (
     small_files,
     walk,
 )
-from gpufs.bench._world import State, World
+from gpufs.bench._tasks import (
+    cache_has_enough_frames,
+    disk_task,
+    first_touch_task,
+    fitting,
+    host_copy_task,
+    host_writes_task,
+    kvikio_tasks,
+    pipeline_task,
+    pull_task,
+    worker_counts,
+)
+from gpufs.bench._world import World
 
 SEQUENTIAL_PAGES: Final = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 QUICK_SEQUENTIAL_PAGES: Final = (4 * KIB, 64 * KIB)
 
 KVIKIO_READS: Final = 1 << 15  # one page each; Python alone takes about ten microseconds for a read
-
-
-def _fitting(world: World, sizes: Iterable[int]) -> list[int]:
-    """Returns the sizes that are small enough for many groups to work on the file at once."""
-    return [size for size in sizes if size * 64 <= world.file_bytes]
-
-
-def _evicts(world: World, times: int) -> bool:
-    """Returns whether a cache that is ``times`` smaller than the file has enough frames."""
-    return world.file_bytes // times // PAGE >= FRAMES_OF_SMALL_CACHE[world.device]
-
-
-def _workers(world: World) -> tuple[int, ...]:
-    """Returns worker and thread counts. The CPU device's kernels need cores, too."""
-    if world.device == "cpu":
-        return (1, 2)
-    return counts(world, (1, 2, 4, 8, 16), (1, 8, 16))
-
-
-# --- Tasks of several benchmarks ---
-
-
-def _pull(
-    world: World,
-    shared: Shared,
-    chunk: int,
-    *,
-    random: bool = True,
-    blocks: int = 0,
-    operations: int = 0,
-) -> Task:
-    def make() -> Task:
-        the_walk = walk(
-            world, "map", chunk, random=random, blocks=blocks, operations=operations or None
-        )
-        return Task("raw pulls", "GB/s", raw_pull(world, the_walk))
-
-    return shared.task(("pull", chunk, random, blocks, operations), make)
-
-
-def _first_touch(world: World, shared: Shared, page: int, variant: Variant) -> Task:
-    """Reads the whole file from front to back, with extents registered."""
-
-    def make() -> Task:
-        return Task(
-            "gpufs",
-            "GB/s",
-            first_touch(world, variant.walk(world, page), page=page, variant=variant),
-        )
-
-    return shared.task(("first touch", page, variant.name), make)
-
-
-def _pipeline(world: World, shared: Shared, threads: int, state: State = "hot") -> Task:
-    name = f"pipeline, {threads} threads"
-    return shared.task(
-        ("pipeline", threads, state), lambda: Task(name, "GB/s", pipeline(world, threads, state))
-    )
-
-
-def _host_copy(
-    world: World, shared: Shared, chunk: int, threads: int, way: str = "mapping"
-) -> Task:
-    def make() -> Task:
-        operations = min(world.file_bytes // chunk, threads * (1 << 18) * PAGE // chunk)
-        the_walk = walk(world, "map", chunk, operations=operations)
-        call = "memcpy" if way == "mapping" else "pread"
-        return Task(
-            f"host {call}, {threads} threads", "GB/s", host_read(world, way, the_walk, threads)
-        )
-
-    return shared.task(("host", way, chunk, threads), make)
-
-
-def _host_writes(
-    world: World, shared: Shared, how: _writing.How, threads: int, way: _writing.Way
-) -> Task:
-    name = f"{'stores into a mapping' if way == 'mapping' else way}, {threads} threads"
-    source = _writing.file_by_host(world, how, threads, way)
-    return shared.task(("written", how, threads, way), lambda: Task(name, "GB/s", source))
-
-
-def _disk(world: World, shared: Shared, chunk: int, threads: int, *, random: bool) -> Task:
-    def make() -> Task:
-        operations = min(world.file_bytes // chunk, (1 << 14) if random else (2 << 30) // chunk)
-        the_walk = walk(world, "map", chunk, random=random, operations=operations)
-        return Task(
-            f"disk, {threads} threads", "GB/s", host_read(world, "direct_io", the_walk, threads)
-        )
-
-    return shared.task(("disk", chunk, threads, random), make)
-
-
-def _kvikio_reads(world: World, shared: Shared) -> Iterator[Task]:
-    for threads in (1, 8, 16):
-        name = f"KvikIO ({threads} thread{'s' if threads > 1 else ''})"  # a series each in plots
-        yield shared.task(
-            ("kvikio", threads),
-            lambda name=name, threads=threads: Task(
-                name, "GB/s", _peers.kvikio_read(world, threads)
-            ),  # type: ignore[misc]
-        )
 
 
 # --- The machine ---
@@ -157,18 +63,20 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
 
     yield line("pinned memory, copy engine", 16 * MIB, copy_engine_task(world, shared))
     for chunk in (512, PAGE, 64 * KIB):
-        yield line("registered file pages, pulled", chunk, _pull(world, shared, chunk))
+        yield line("registered file pages, pulled", chunk, pull_task(world, shared, chunk))
     for chunk in (PAGE, 16 * KIB):
         task = Task("raw reads", "GB/s", raw_read(world, walk(world, "map", chunk)))
         yield line("device memory, read at random", chunk, task)
-    for threads in _workers(world):
+    for threads in worker_counts(world):
         yield line(
-            "page cache, memcpy from mapping", PAGE, _host_copy(world, shared, PAGE, threads)
+            "page cache, memcpy from mapping", PAGE, host_copy_task(world, shared, PAGE, threads)
         )
-        yield line("page cache, pread", PAGE, _host_copy(world, shared, PAGE, threads, "pread"))
-    yield line("page cache, pread", MIB, _host_copy(world, shared, MIB, world.threads, "pread"))
-    yield line("disk, sequential", DISK_CHUNK, _disk(world, shared, DISK_CHUNK, 8, random=False))
-    yield line("disk, random", PAGE, _disk(world, shared, PAGE, 64, random=True))
+        yield line("page cache, pread", PAGE, host_copy_task(world, shared, PAGE, threads, "pread"))
+    yield line("page cache, pread", MIB, host_copy_task(world, shared, MIB, world.threads, "pread"))
+    yield line(
+        "disk, sequential", DISK_CHUNK, disk_task(world, shared, DISK_CHUNK, 8, random=False)
+    )
+    yield line("disk, random", PAGE, disk_task(world, shared, PAGE, 64, random=True))
 
 
 # --- First touches ---
@@ -180,24 +88,24 @@ def _limits(world: World, shared: Shared) -> Iterator[Case]:
     "page",
 )
 def _sequential(world: World, shared: Shared) -> Iterator[Case]:
-    for page in _fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
+    for page in fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         for variant in SEQUENTIAL_VARIANTS:
             yield Case(
                 {"page": page, "variant": variant.name},
-                _first_touch(world, shared, page, variant),
+                first_touch_task(world, shared, page, variant),
                 copy_engine_task(world, shared),
                 0.95,
                 (
-                    _pull(world, shared, page, random=False),
+                    pull_task(world, shared, page, random=False),
                     shared.task(
                         ("read then copy",),
                         lambda: Task("pread + one copy", "GB/s", read_then_copy(world)),
                     ),
-                    _pipeline(world, shared, min(world.threads, 16)),
+                    pipeline_task(world, shared, min(world.threads, 16)),
                     shared.task(
                         ("cufile",), lambda: Task("cuFile", "GB/s", _peers.cufile_read(world))
                     ),
-                    *_kvikio_reads(world, shared),
+                    *kvikio_tasks(world, shared),
                 ),
             )
 
@@ -208,11 +116,11 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
     "page",
 )
 def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
-    for page in _fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
+    for page in fitting(world, counts(world, SEQUENTIAL_PAGES, QUICK_SEQUENTIAL_PAGES)):
         yield Case(
             {"page": page},
-            replace(_first_touch(world, shared, page, SEQUENTIAL_VARIANTS[0]), unit="ms/GB"),
-            replace(_pull(world, shared, page, random=False), unit="ms/GB"),
+            replace(first_touch_task(world, shared, page, SEQUENTIAL_VARIANTS[0]), unit="ms/GB"),
+            replace(pull_task(world, shared, page, random=False), unit="ms/GB"),
             None,
             (
                 Task(
@@ -224,7 +132,7 @@ def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark("contact", "Whole file on first contact, registration or staging included", "workers")
 def _contact(world: World, shared: Shared) -> Iterator[Case]:
-    for workers in _workers(world):
+    for workers in worker_counts(world):
         for variant in SEQUENTIAL_VARIANTS:
             yield Case(
                 {"state": "hot", "workers": workers, "variant": variant.name},
@@ -239,7 +147,7 @@ def _contact(world: World, shared: Shared) -> Iterator[Case]:
                         workers=workers,
                     ),
                 ),
-                _pipeline(world, shared, workers),
+                pipeline_task(world, shared, workers),
                 1.0,
                 (copy_engine_task(world, shared),),
             )
@@ -259,9 +167,9 @@ def _contact(world: World, shared: Shared) -> Iterator[Case]:
                     workers=workers,
                 ),
             ),
-            _pipeline(world, shared, workers, "dropped"),
+            pipeline_task(world, shared, workers, "dropped"),
             1.0,
-            (_disk(world, shared, DISK_CHUNK, 8, random=False),),
+            (disk_task(world, shared, DISK_CHUNK, 8, random=False),),
         )
 
 
@@ -270,7 +178,7 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
     pages = counts(
         world, (512, 2 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB), (512, 4 * KIB, 64 * KIB)
     )
-    for page in _fitting(world, pages):
+    for page in fitting(world, pages):
         gathered = min(world.file_bytes, GATHERED_BYTES_MAX) // page
         peers = (
             Task("np.memmap[rows] + copy", "GB/s", _peers.memmap_gather(world, page, gathered)),
@@ -280,12 +188,12 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
                 "GB/s",
                 _peers.kvikio_gather(world, page, min(gathered, KVIKIO_READS), 16),
             ),
-            _host_copy(world, shared, page, min(world.threads, 16)),
+            host_copy_task(world, shared, page, min(world.threads, 16)),
         )
         yield Case(
             {"page": page},
             Task("gpufs", "GB/s", first_touch(world, walk(world, "map", page), page=page)),
-            _pull(world, shared, page),
+            pull_task(world, shared, page),
             0.97 if page >= PAGE else 0.70,
             peers if page == PAGE else (),
         )
@@ -295,14 +203,14 @@ def _random(world: World, shared: Shared) -> Iterator[Case]:
 def _large(world: World, shared: Shared) -> Iterator[Case]:
     for times in counts(world, (2, 4, 16), (4,)):
         cache = world.file_bytes // times
-        if not _evicts(world, times):
+        if not cache_has_enough_frames(world, times):
             continue
         for random in (True, False) if times == 4 else (True,):
             the_walk = walk(world, "map", PAGE, random=random)
             yield Case(
                 {"order": "random" if random else "forward", "file / cache": times},
                 Task("gpufs", "GB/s", first_touch(world, the_walk, cache=cache)),
-                _pull(world, shared, PAGE, random=random),
+                pull_task(world, shared, PAGE, random=random),
                 0.95,
             )
 
@@ -311,7 +219,7 @@ def _large(world: World, shared: Shared) -> Iterator[Case]:
 def _staged(world: World, shared: Shared) -> Iterator[Case]:
     operations = min(world.file_bytes // PAGE, 1 << (16 if world.quick else 20))
     the_walk = walk(world, "map", PAGE, operations=operations)
-    for workers in _workers(world):
+    for workers in worker_counts(world):
         yield Case(
             {"workers": workers},
             Task(
@@ -319,7 +227,7 @@ def _staged(world: World, shared: Shared) -> Iterator[Case]:
                 "GB/s",
                 first_touch(world, the_walk, registered=False, pinned=0, workers=workers),
             ),
-            _host_copy(world, shared, PAGE, workers),
+            host_copy_task(world, shared, PAGE, workers),
             0.90,
         )
 
@@ -337,7 +245,7 @@ def _blocks(world: World, shared: Shared) -> Iterator[Case]:
                 "GB/s",
                 first_touch(world, walk(world, "map", PAGE, operations=operations, blocks=blocks)),
             ),
-            _pull(world, shared, PAGE, blocks=blocks, operations=operations),
+            pull_task(world, shared, PAGE, blocks=blocks, operations=operations),
             0.90,
         )
 
@@ -455,7 +363,7 @@ def _array(world: World, shared: Shared) -> Iterator[Case]:
         yield Case(
             {"what": "rows", "record": record},
             Task("gpufs", "GB/s", _arrays.rows(world, record, operations)),
-            _pull(world, shared, record, operations=operations),
+            pull_task(world, shared, record, operations=operations),
             0.90 if record >= PAGE else 0.80,
             peers,
         )
@@ -519,11 +427,11 @@ def _write(world: World, shared: Shared) -> Iterator[Case]:
                 yield Case(
                     {"what": f"file, {how}", "chunk": chunk, "workers": workers},
                     Task("gpufs", "GB/s", _writing.file_by_gpufs(world, how, workers, chunk)),
-                    _host_writes(world, shared, how, workers, "pwrite"),
+                    host_writes_task(world, shared, how, workers, "pwrite"),
                     0.90,
                     (
-                        _host_writes(world, shared, how, workers, "pwrite from memory"),
-                        _host_writes(world, shared, how, workers, "mapping"),
+                        host_writes_task(world, shared, how, workers, "pwrite from memory"),
+                        host_writes_task(world, shared, how, workers, "mapping"),
                     ),
                 )
 
@@ -564,6 +472,6 @@ def _idle(world: World, shared: Shared) -> Iterator[Case]:
     unit: Unit = "% of a core"
     loads: tuple[_quiet.Load, ...] = ("idle", "hits", "direct")
     for load in loads:
-        if load == "direct" and not _evicts(world, _quiet.EVICTING_TIMES):
+        if load == "direct" and not cache_has_enough_frames(world, _quiet.EVICTING_TIMES):
             continue
         yield Case({"load": load}, Task("gpufs", unit, alone(_quiet.samples, world, load)))

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from gpufs import _core, grep
-from gpufs._mount import Device, Mount
+from gpufs._mount import Mount
+from gpufs._options import Device
 from gpufs.bench._measure import AbsentError, Sample, Source
 from gpufs.bench._world import World
 

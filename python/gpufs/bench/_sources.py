@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpufs import _core
-from gpufs._mount import Mount, Statistics
+from gpufs._mount import Mount
+from gpufs._statistics import Statistics
 from gpufs.bench._measure import AbsentError, Counters, Sample, Source, Task
 from gpufs.bench._world import State, World
 

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from gpufs import _core, _machine
-from gpufs._mount import Device, Mount
+from gpufs._mount import Mount
+from gpufs._options import Device
 from gpufs._output import unfinished
 
 State: TypeAlias = Literal["hot", "dropped"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from gpufs._mount import Device
+from gpufs._options import Device
 from gpufs.cli._exit_status import FAILED
 from gpufs.cli._options import DeviceOption, ProgressOption, given_size
 from gpufs.cli._output import complain, is_terminal, write

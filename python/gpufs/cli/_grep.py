@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from gpufs import _core, grep
-from gpufs._mount import Mount, Statistics
+from gpufs._mount import Mount
+from gpufs._statistics import Statistics
 from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, mount_to_read
 from gpufs.cli._output import cache_lines, complain, describe, is_terminal, note, write

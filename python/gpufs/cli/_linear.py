@@ -8,7 +8,8 @@ from typing import Annotated, Literal, TypeAlias, cast
 
 import typer
 
-from gpufs._mount import Device, Mount
+from gpufs._mount import Mount
+from gpufs._options import Device
 from gpufs.cli._exit_status import FAILED
 from gpufs.cli._options import CacheOption, DeviceOption, PageOption, ProgressOption, StatsOption
 from gpufs.cli._output import cache_lines, complain, is_terminal, note

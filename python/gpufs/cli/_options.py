@@ -6,7 +6,8 @@ from typing import Annotated, TypeAlias, cast, get_args
 
 import typer
 
-from gpufs._mount import Device, Mount
+from gpufs._mount import Mount
+from gpufs._options import Device
 from gpufs.cli._exit_status import FAILED
 from gpufs.cli._output import complain
 from gpufs.sizes import parse_size

@@ -10,7 +10,8 @@ from typing import IO
 
 import typer
 
-from gpufs._mount import Statistics
+from gpufs._statistics import Statistics
+from gpufs._visible import visible
 from gpufs.cli._exit_status import FAILED
 
 
@@ -56,7 +57,7 @@ def complain(text: str, command: str = "gpufs") -> None:
 def note(text: str) -> None:
     """Writes lines to standard error.
 
-    Bytes of paths are written unchanged, but escaped on a terminal: see ``visible``.
+    Bytes of paths are written unchanged, but escaped on a terminal: see ``gpufs._visible``.
     """
     if sys.stderr is not None:
         sys.stderr.flush()
@@ -64,19 +65,6 @@ def note(text: str) -> None:
             text = visible(text)
         sys.stderr.buffer.write(os.fsencode(f"{text}\n"))
         sys.stderr.buffer.flush()
-
-
-def visible(text: str) -> str:
-    """Returns lines with escaped control characters, which could control the terminal."""
-    return text.translate(_ESCAPES)
-
-
-# C0 without the newline, DEL, C1; and the bytes of C1 in paths that are not UTF-8.
-_ESCAPES = {
-    code: f"\\x{code & 0xFF:02x}"
-    for code in (*range(0x20), 0x7F, *range(0x80, 0xA0), *range(0xDC80, 0xDCA0))
-    if code != 0x0A
-}
 
 
 def describe(error: OSError) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from gpufs import _core
+from gpufs._visible import visible
 from gpufs.cli._exit_status import NOT_ALL_READ
 from gpufs.cli._options import (
     CacheOption,
@@ -20,7 +21,7 @@ from gpufs.cli._options import (
     RootOption,
     mount_to_read,
 )
-from gpufs.cli._output import complain, describe, is_terminal, visible, write
+from gpufs.cli._output import complain, describe, is_terminal, write
 
 
 def stat_command(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpufs._mount import DEFAULT_METRICS_PORT
+from gpufs._options import DEFAULT_METRICS_PORT
 from gpufs.cli._exit_status import FAILED
 from gpufs.cli._output import complain, is_terminal, write
 

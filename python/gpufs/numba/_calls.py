@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from gpufs._mount import AnyPath
+from gpufs._options import AnyPath
 
 try:
     import numpy
