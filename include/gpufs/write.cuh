@@ -252,7 +252,7 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writabl
     frames.unpin(frame_number);
     // Release: pairs with are_pages_mapped(). A group that sees the lower count also sees the marks
     // of what was stored (with -EBADF: it is lost).
-    (void)fs.at<name_state>(fs.layout.names)->mapped.fetch_add_release(~0u);
+    (void)fs.at<name_state>(fs.layout.names)->mapped.fetch_add_release(~std::uint64_t{0});
   }
   g.sync();
   return result;

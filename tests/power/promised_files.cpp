@@ -34,7 +34,15 @@ promised_file::promised_file(std::string_view content) {
 // The disk's file may be longer than it was, and have zeros wherever it may have ended.
 void promised_file::grow_disk(std::uint64_t size) {
   if (size > disk_.size()) disk_.resize(size, 0);
-  for (std::uint64_t i = disk_size_min_; i < size; ++i) disk_[i] |= zero;
+  for (std::uint64_t i = disk_size_min_; i < size; ++i) disk_[i] |= past_end(i);
+}
+
+promised_file::values promised_file::past_end(std::uint64_t i) const {
+  return i < cut_.size() ? zero | cut_[i] : zero;
+}
+
+void promised_file::grow(std::uint64_t size) {
+  for (std::uint64_t i = shown_.size(); i < size; ++i) shown_.push_back(past_end(i));
 }
 
 void promised_file::may_write(std::uint64_t at, std::string_view bytes) {
@@ -43,7 +51,7 @@ void promised_file::may_write(std::uint64_t at, std::string_view bytes) {
 }
 
 void promised_file::write(std::uint64_t at, std::string_view bytes) {
-  if (at + bytes.size() > shown_.size()) shown_.resize(at + bytes.size(), zero);
+  grow(at + bytes.size());
   for (std::uint64_t i = 0; i < bytes.size(); ++i) shown_[at + i] = value(bytes[i]);
 }
 
@@ -52,7 +60,10 @@ void promised_file::may_truncate(std::uint64_t size) {
   grow_disk(std::max<std::uint64_t>(size, disk_.size()));
 }
 
-void promised_file::truncate(std::uint64_t size) { shown_.resize(size, zero); }
+void promised_file::truncate(std::uint64_t size) {
+  grow(size);
+  shown_.resize(size);
+}
 
 void promised_file::sync() {
   if (lost_) return;
@@ -64,6 +75,7 @@ void promised_file::close() {
   if (!lost_) return;
   // Linux may have gone back to what the disk has.
   for (std::uint64_t i = 0; i < shown_.size(); ++i) shown_[i] |= disk_[i];
+  cut_ = disk_;
   lost_ = false;
 }
 

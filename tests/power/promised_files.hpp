@@ -42,10 +42,16 @@ class promised_file {
   using values = std::uint64_t;  // a bit for each
   static values value(char c);
   void grow_disk(std::uint64_t size);
+  void grow(std::uint64_t size);
+  // What a byte past the end of the file is when the file grows.
+  values past_end(std::uint64_t i) const;
 
   std::vector<values> shown_;
   std::vector<values> disk_;  // as large as the disk's file may be
   std::uint64_t disk_size_min_ = 0;
+  // What the disk may have past the end of the file after a sync that failed: the zeros that a
+  // truncation puts into the last sector may be lost, too.
+  std::vector<values> cut_;
   bool lost_ = false;
 };
 

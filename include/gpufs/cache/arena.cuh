@@ -81,8 +81,10 @@ struct alignas(128) name_state {
   atomic_word<std::uint64_t> epoch;
   // Exclusive opens (file creations) so far.
   atomic_word<std::uint64_t> exclusive;
-  // Mappings for writing, of all files.
-  atomic_word<std::uint32_t> mapped;
+  // Mappings for writing, of all files: how many there are (low half), and how many were made (high
+  // half).
+  atomic_word<std::uint64_t> mapped;
+  static constexpr std::uint64_t one_mapping = (std::uint64_t{1} << 32) + 1;
   // Number of handles in open_file::unclosed.
   atomic_word<std::uint32_t> unclosed;
 };

@@ -86,11 +86,42 @@ GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t fra
   if (g.is_leader()) frames.unpin(static_cast<std::uint32_t>(copy));
 }
 
-// Whether any page is mapped for writing. Both orders: pairs with the group that maps a page, which
-// raises the count before it copies the page. Either the caller sees the raised count, or the copy
-// contains all that the caller read or stored before. Called by one thread.
+// What name_state::mapped says. Acquire and release: a group that maps a page changes the word
+// before it copies the page. So either the caller sees the change, or the caller came first, and
+// the copy contains all that the caller read or stored before. Called by one thread.
+GPUFS_HD inline std::uint64_t pages_mapped(const mount_ref& fs) {
+  return fs.at<name_state>(fs.layout.names)->mapped.fetch_add_acq_rel(0);
+}
 GPUFS_HD inline bool are_pages_mapped(const mount_ref& fs) {
-  return fs.at<name_state>(fs.layout.names)->mapped.fetch_add_acq_rel(0) != 0;
+  return static_cast<std::uint32_t>(pages_mapped(fs)) != 0;
+}
+// Whether a page was mapped at some time between two values of pages_mapped().
+GPUFS_HD inline bool were_pages_mapped(std::uint64_t before, std::uint64_t after) {
+  return static_cast<std::uint32_t>(before) != 0 || before >> 32 != after >> 32;
+}
+
+// Orders the stores of a group against those of another group that does the same: both change one
+// word. If the group's change comes later, it sees what the other group stored before; else the
+// other group sees what this group stored. So of a group that has stored in a mapped page and then
+// loads the page's copy, and a cleaner that has stored in the copy and then loads the page, at
+// least one sees the store of the other. Collective.
+template <class Group>
+GPUFS_HD void order_mapped_stores(const mount_ref& fs, const Group& g) {
+  g.sync();
+  if (g.is_leader()) (void)pages_mapped(fs);
+  g.sync();
+}
+
+// Returns which of 64 bytes differ, a bit for each. Called by one thread.
+GPUFS_HD inline std::uint64_t differing_bytes(const char* a, const char* b) {
+  std::uint64_t of_a[8], of_b[8];
+  copy_out_of_page(this_thread(), reinterpret_cast<char*>(of_a), a, 64);
+  copy_out_of_page(this_thread(), reinterpret_cast<char*>(of_b), b, 64);
+  std::uint64_t bits = 0;
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    if (((of_a[i / 8] ^ of_b[i / 8]) >> i % 8 * 8 & 0xff) != 0) bits |= std::uint64_t{1} << i;
+  }
+  return bits;
 }
 
 // The flags of one frame. Each call is made by one thread; none waits.

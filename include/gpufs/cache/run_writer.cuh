@@ -120,6 +120,9 @@ class run_writer {
     char* const staging = fs_.channel.write_staging(slot);
     auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
     std::uint64_t dirty_bits = 0;
+    std::uint64_t mapped_before = 0;
+    if (g_.is_leader()) mapped_before = pages_mapped(fs_);
+    g_.sync();
     for_each_part(r, done, bytes, [&](const part& p) {
       const bool whole = (p.what & page_dirt::whole) != 0,
                  partial = (p.what & page_dirt::partial) != 0;
@@ -136,7 +139,8 @@ class run_writer {
     });
     g_.sync();
     if (g_.all(dirty_bits == 0)) return 0;  // The pages were marked dirty without new bytes.
-    update_copies(r, staging, mask_there, done, bytes);
+    GPUFS_SCHEDULE_POINT("write_back.read");
+    update_copies(r, staging, mask_there, done, bytes, mapped_before);
     std::int32_t result = 0;
     if (g_.is_leader()) result = post(r, slot, done, bytes);
     result = g_.broadcast(result);
@@ -154,11 +158,16 @@ class run_writer {
   // Copies of mapped pages get the bytes that are sent. A copy holds what the file has, so bytes
   // that differ from it are dirty. If the write fails, the mask still says that the bytes are
   // dirty.
+  //
+  // A byte may have been stored through a mapping after this group read the page. If it has the
+  // value that the copy had, the mapping's group found no difference. So this group compares the
+  // page with what it sends, after it has updated the copy, and marks what differs: also if the
+  // mapping has ended since. `mapped_before`: pages_mapped() from before the page was read.
   GPUFS_HD GPUFS_OUT_OF_LINE void update_copies(const dirty_run<Group>& r, const char* staging,
                                                 const std::uint64_t* mask_there, std::uint64_t done,
-                                                std::uint64_t bytes) {
+                                                std::uint64_t bytes, std::uint64_t mapped_before) {
     std::uint32_t mapped = 0;
-    if (g_.is_leader()) mapped = are_pages_mapped(fs_) ? 1 : 0;
+    if (g_.is_leader()) mapped = were_pages_mapped(mapped_before, pages_mapped(fs_)) ? 1 : 0;
     if (g_.broadcast(mapped) == 0) return;
     for_each_part(r, done, bytes, [&](const part& p) {
       change_copy(fs_, g_, p.frame, [&](char* copy) {
@@ -173,6 +182,24 @@ class run_writer {
         }
       });
     });
+    if (!marks_again_) return;
+    order_mapped_stores(fs_, g_);
+    for_each_part(r, done, bytes, [&](const part& p) {
+      bool any = false;
+      for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
+        std::uint64_t bits =
+            r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
+        if (bits == 0) continue;
+        bits &= differing_bytes(fs_.page(p.frame) + p.within + w * 64, staging + p.at + w * 64);
+        if (bits == 0) continue;
+        any = true;
+        (void)fs_.mask(p.frame)[p.within / 64 + w].fetch_or_acq_rel(bits);
+      }
+      if (g_.all(!any)) return;
+      g_.sync();
+      if (g_.is_leader()) (void)page_dirt(fs_, p.frame).set(r.node(), page_dirt::partial);
+    });
+    g_.sync();
   }
 
   GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
@@ -240,6 +267,9 @@ class run_writer {
   bool begun_ = false;
   // Keep errors for the next sync or close, because no caller reports them.
   bool keeps_errors_ = true;
+  // Mark bytes again that a mapping changed meanwhile. Not at the last close: no mapping may be
+  // left then, and nothing may be dirty afterwards.
+  bool marks_again_ = true;
 };
 
 }  // namespace gpufs::detail

@@ -42,6 +42,7 @@ class write_back : run_writer<Group> {
                                                 std::uint32_t part = 0, std::uint32_t parts = 1) {
     std::int32_t error = 0;
     keeps_errors_ = false;
+    marks_again_ = !last;
     part_ = part;
     parts_ = parts;
     for_each_page(version, node, last, size, [&](std::uint32_t frame_number, const slot_key& key) {
@@ -254,7 +255,8 @@ class write_back : run_writer<Group> {
   }
 
  private:
-  using base::contended_, base::fs_, base::g_, base::gave_up_, base::keeps_errors_, base::write;
+  using base::contended_, base::fs_, base::g_, base::gave_up_, base::keeps_errors_,
+      base::marks_again_, base::write;
   using typename base::attempt;
 
   GPUFS_HD slot_header& header(std::uint32_t frame_number) const {

@@ -40,13 +40,13 @@ GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Grou
   const page_pin pin = cache.acquire({file.version, page}, page_loader<Group>(fs, g, file, page));
   if (pin.valid < 0) return pin;
   // Acquire and release: see are_pages_mapped().
-  atomic_word<std::uint32_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
-  if (g.is_leader()) (void)mapped.fetch_add_acq_rel(1);
+  atomic_word<std::uint64_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
+  if (g.is_leader()) (void)mapped.fetch_add_acq_rel(name_state::one_mapping);
   const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
   const page_pin copied =
       cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame)));
   if (copied.valid >= 0) return pin;
-  if (g.is_leader()) mapped.add_relaxed(~0u);
+  if (g.is_leader()) mapped.add_relaxed(~std::uint64_t{0});
   cache.release(pin.frame);
   return copied;
 }
@@ -69,17 +69,11 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
                            std::uint64_t begin, std::uint64_t end) {
   const char* const page = fs.page(frame_number);
   const char* const copy = fs.page(copy_frame);
-  g.sync();  // All members' stores come before each member's comparison.
+  order_mapped_stores(fs, g);
   bool any = false;
   for (std::uint64_t w = begin / 64 + g.rank(); begin < end && w <= (end - 1) / 64; w += g.size()) {
-    std::uint64_t now[8], then[8];
-    copy_out_of_page(this_thread(), reinterpret_cast<char*>(now), page + w * 64, 64);
-    copy_out_of_page(this_thread(), reinterpret_cast<char*>(then), copy + w * 64, 64);
-    std::uint64_t bits = 0;
-    for (std::uint32_t i = 0; i < 64; ++i) {
-      if (((now[i / 8] ^ then[i / 8]) >> i % 8 * 8 & 0xff) != 0) bits |= std::uint64_t{1} << i;
-    }
-    bits &= page_dirt::bits(w, begin, end);
+    const std::uint64_t bits =
+        differing_bytes(page + w * 64, copy + w * 64) & page_dirt::bits(w, begin, end);
     if (bits == 0) continue;
     any = true;
     GPUFS_SCHEDULE_POINT("map.mark");

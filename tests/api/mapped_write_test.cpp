@@ -1,0 +1,58 @@
+// What is stored through a mapping while a cleaner writes the page back.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "api/matrix.hpp"
+#include "support/schedule.hpp"
+
+namespace gpufs::testing {
+namespace {
+
+class mapped_write_test : public conformance {};
+INSTANTIATE_TEST_SUITE_P(conformance, mapped_write_test, ::testing::ValuesIn(all_settings()),
+                         name_of_setting);
+
+// A cleaner has read a byte that a write changed, and stands before it tells the mapping's copy of
+// that. Then the old byte is stored: the copy has the same value still.
+TEST_P(mapped_write_test, a_byte_stored_back_beside_a_write_back_reaches_the_file) {
+  for (const bool maps_late : {false, true}) {
+    const std::string name = maps_late ? "late" : "early";
+    const std::string content = create(name, page_bytes());
+    const std::int32_t fd = open(name, O_RDWR);
+    const std::string old = content.substr(100, 1), other(1, static_cast<char>(old[0] ^ 1));
+    session mapper(fs(), GetParam().kind), cleaner(fs(), GetParam().kind);
+    map_answer m{};
+    const auto map = [&] {
+      m = mapper.map_write(fd, 0, page_bytes());
+      ASSERT_EQ(m.result, static_cast<std::int64_t>(page_bytes()));
+    };
+    if (!maps_late) map();
+    ASSERT_EQ(calls().write(fd, other, 100), 1);
+    std::atomic<bool> stands{false}, go_on{false};
+    std::thread slow;
+    {
+      const schedule_hook hook([&](const char* point) {
+        if (std::strcmp(point, "write_back.read") != 0 || stands.exchange(true)) return;
+        wait_until([&] { return go_on.load(); });
+      });
+      slow = std::thread([&] { EXPECT_EQ(cleaner.sync(fd), 0); });
+      wait_until([&] { return stands.load(); });
+      ASSERT_TRUE(stands);
+      if (maps_late) map();
+      EXPECT_EQ(mapper.poke(m.pointer + 100, old), 1);
+      EXPECT_EQ(mapper.unmap_write(fd, m.pointer, page_bytes()), 0);
+      go_on = true;
+      slow.join();
+    }
+    EXPECT_EQ(calls().sync(fd), 0);
+    expect_same_bytes(files->content(name), content, "the file");
+    EXPECT_EQ(calls().close(fd), 0);
+    expect_same_bytes(files->content(name), content, "the file that was closed");
+  }
+}
+
+}  // namespace
+}  // namespace gpufs::testing
