@@ -246,9 +246,10 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writabl
   if (g.is_leader()) {
     const detail::frame_table frames(fs);
     const auto copy_frame = static_cast<std::uint32_t>(copy);
-    frames.unpin(copy_frame);
+    // Release: a group that maps the page again, and finds no mapping of the copy, evicts the copy.
+    (void)fs.dirt(copy_frame).node.fetch_add_release(~0u);
     // The copy is no longer needed, unless another group has mapped the page too.
-    if (frames.claim_resident(copy_frame)) frames.header(copy_frame).state.release();
+    detail::drop_copy(fs, copy_frame);
     frames.unpin(frame_number);
     // Release: pairs with are_pages_mapped(). A group that sees the lower count also sees the marks
     // of what was stored (with -EBADF: it is lost).

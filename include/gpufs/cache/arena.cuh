@@ -18,7 +18,9 @@ struct frame {
 // The dirty state of a resident page (cache/dirty.cuh). Next to it is a mask with one bit per byte.
 struct frame_dirt {
   atomic_word<std::uint32_t> flags;
-  atomic_word<std::uint32_t> node;  // Inode state of its file.
+  // Inode state of its file. Of a frame that holds the copy of a mapped page: the mappings that use
+  // the copy.
+  atomic_word<std::uint32_t> node;
 };
 
 // Inode state: what all open files of one version share, from the first open for writing until the

@@ -81,6 +81,7 @@ GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t fra
   }
   copy = g.broadcast(copy);
   if (copy < 0) return;
+  GPUFS_SCHEDULE_POINT("copy.change");
   change(fs.page(static_cast<std::uint32_t>(copy)));
   g.sync();
   if (g.is_leader()) frames.unpin(static_cast<std::uint32_t>(copy));

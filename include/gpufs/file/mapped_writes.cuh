@@ -1,6 +1,7 @@
 // Mappings for writing: gmmap_write, gmsync and gmunmap are made of these.
 #pragma once
 
+#include "gpufs/file/map.cuh"
 #include "gpufs/file/write_bytes.cuh"
 
 namespace gpufs::detail {
@@ -14,13 +15,23 @@ namespace gpufs::detail {
 // since (run_writer::update_copies), and cut. Bytes of the page that are not in the file yet are
 // dirty already. Only groups that write the page back, or cut it, change the copy. So all groups
 // that look for a change find it, until one of them sends it to the host.
+//
+// That is so while the page is mapped. The last mapping evicts the copy, but cannot if another
+// group has pinned it for a moment. Such a copy is out of date when the page is mapped again. So
+// the frame of a copy counts the mappings that use it (frame_dirt::node), and a copy without any is
+// evicted before it is used.
 
+// Makes the copy of a page, for a first mapping. Sets `made`.
 template <class Group>
 class copy_of_page {
  public:
-  GPUFS_HD copy_of_page(const mount_ref& fs, const Group& g, const char* from)
-      : fs_(fs), g_(g), from_(from) {}
+  GPUFS_HD copy_of_page(const mount_ref& fs, const Group& g, const char* from, bool* made)
+      : fs_(fs), g_(g), from_(from), made_(made) {}
   GPUFS_HD std::int32_t operator()(char* to) const {
+    *made_ = true;
+    std::uint32_t frame_number = 0;
+    if (g_.is_leader() && find_frame(fs_, to, frame_number))
+      fs_.dirt(frame_number).node.store_relaxed(1);  // The publish of the page orders it.
     copy_out_of_page(g_, to, from_, fs_.layout.page_bytes());
     return static_cast<std::int32_t>(fs_.layout.page_bytes());
   }
@@ -29,10 +40,30 @@ class copy_of_page {
   const mount_ref& fs_;
   const Group g_;
   const char* from_;
+  bool* made_;
 };
 
+// Counts one more mapping of a copy that the caller has pinned. Returns false if no mapping uses
+// the copy: then it is out of date. Called by one thread.
+GPUFS_HD inline bool join_copy(const mount_ref& fs, std::uint32_t copy_frame) {
+  atomic_word<std::uint32_t>& users = fs.dirt(copy_frame).node;
+  std::uint32_t seen = users.load_acquire();
+  while (seen != 0) {
+    if (users.compare_exchange_acq_rel(seen, seen + 1)) return true;
+  }
+  return false;
+}
+// Evicts a copy that no mapping uses, unless another group has pinned it. The caller's pin is
+// released. Called by one thread.
+GPUFS_HD inline void drop_copy(const mount_ref& fs, std::uint32_t copy_frame) {
+  const frame_table frames(fs);
+  frames.unpin(copy_frame);
+  if (frames.claim_resident(copy_frame)) frames.header(copy_frame).state.release();
+}
+
 // Pins the page and its copy. On success returns the pin of the page. Collective. Waits as any
-// load.
+// load, and for groups that have pinned a copy that is out of date: for at most
+// `reclaim_timeout_ns`, then the error is -ENOBUFS.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Group g,
                                                  const file_view file, std::uint64_t page) {
@@ -43,9 +74,25 @@ GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Grou
   atomic_word<std::uint64_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
   if (g.is_leader()) (void)mapped.fetch_add_acq_rel(name_state::one_mapping);
   const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
-  const page_pin copied =
-      cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame)));
-  if (copied.valid >= 0) return pin;
+  const std::uint64_t start = platform::now_ns();
+  page_pin copied{};
+  for (std::uint32_t attempt = 0;; ++attempt) {
+    bool made = false;
+    copied =
+        cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame), &made));
+    if (copied.valid < 0) break;
+    enum class outcome : std::uint32_t { joined, stale, gives_up } found = outcome::joined;
+    if (!made && g.is_leader() && !join_copy(fs, copied.frame)) {
+      drop_copy(fs, copied.frame);
+      found =
+          platform::elapsed_ns(start) > fs.reclaim_timeout_ns ? outcome::gives_up : outcome::stale;
+      platform::pause(attempt);
+    }
+    found = g.broadcast(found);
+    if (found == outcome::joined) return pin;
+    copied.valid = -ENOBUFS;
+    if (found == outcome::gives_up) break;
+  }
   if (g.is_leader()) mapped.add_relaxed(~std::uint64_t{0});
   cache.release(pin.frame);
   return copied;
