@@ -46,9 +46,17 @@ std::string history::contradiction(const found& read, std::uint64_t word) const 
     if (w.after == read.after ? w.at.end >= settled : settled == 0) may_be = true;
   }
   if (!is_known) return text("nobody had written it");
-  if ((read.in_full || !errors_.contains(read.after)) && !may_be)
+  if (!may_be && is_checked_for_loss(read))
     return text("another write came in between, which began at " + std::to_string(settled));
   return {};
+}
+
+bool history::is_checked_for_loss(const found& read) const {
+  if (!errors_.contains(read.after)) return true;
+  return read.in_full &&
+         std::none_of(failed_closes_.begin(), failed_closes_.end(), [&](const steps& close) {
+           return close.begin <= read.at.end && read.at.begin <= close.end;
+         });
 }
 
 }  // namespace gpufs::testing

@@ -10,6 +10,9 @@
 // that was ever written there. A settlement is made when nobody has the file open: what may still
 // happen has happened by the next open, or never does. So from then on a word has any earlier value
 // until a write gives it a new one.
+//
+// The last gclose of a file may give bytes up, let the next group open the file, and only then
+// return its error. A read that was made in full while such a gclose ran is checked for less too.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +35,16 @@ class history {
     writes_.push_back({at, value, settlements_});
   }
   // The words that were found; there may be fewer than were asked for, and the rest counts as 0.
-  // `in_full`: it is checked in full whatever errors there are.
+  // `in_full`: it is checked in full whatever errors there are, but for a gclose that failed
+  // meanwhile.
   void add_read(const span& at, const std::vector<std::uint64_t>& found, const char* what,
                 bool in_full = false);
   // Somebody was told of an error.
   void add_error() { errors_.insert(settlements_); }
+  // A gclose that ran from step `begin` to step `end` returned an error; beside add_error().
+  void add_failed_close(std::uint64_t begin, std::uint64_t end) {
+    failed_closes_.push_back({begin, end});
+  }
   bool has_error() const { return errors_.contains(settlements_); }  // since the last settlement
   void settle() { ++settlements_; }
   // Empty, or what a read found that it may not find.
@@ -55,12 +63,17 @@ class history {
     bool in_full;
     unsigned after;
   };
+  struct steps {
+    std::uint64_t begin, end;
+  };
   std::string contradiction(const found& read, std::uint64_t word) const;
+  bool is_checked_for_loss(const found& read) const;
 
   std::vector<written> writes_;
   std::vector<found> reads_;
   unsigned settlements_ = 0;
   std::set<unsigned> errors_;  // after so many settlements
+  std::vector<steps> failed_closes_;
 };
 
 }  // namespace gpufs::testing

@@ -190,6 +190,13 @@ TEST(histories, know_what_a_read_may_find_after_an_error_and_a_settlement) {
   history synced = h;
   synced.add_read({0, 2, 50, 51}, {1, 2}, "the disk after a sync", true);
   EXPECT_FALSE(synced.contradiction().empty()) << "it is checked in full";
+  history beside_a_close = synced;
+  beside_a_close.add_failed_close(45, 49);
+  EXPECT_FALSE(beside_a_close.contradiction().empty()) << "the gclose was over before";
+  beside_a_close.add_failed_close(52, 60);
+  EXPECT_FALSE(beside_a_close.contradiction().empty()) << "the gclose began later";
+  beside_a_close.add_failed_close(45, 60);
+  EXPECT_TRUE(beside_a_close.contradiction().empty()) << "the gclose may have lost it meanwhile";
   h.add_read({0, 2, 50, 51}, {1, 2}, "a read");
   EXPECT_TRUE(h.contradiction().empty());
   h.settle();

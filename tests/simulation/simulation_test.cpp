@@ -260,7 +260,9 @@ void program::group(const mount_ref& fs) {
   fds.fill(-1);
   const auto close = [&](unsigned i) {
     if (fds[i] < 0) return;
-    (void)made(files_[i], "gclose", [&] { return gclose(this_thread(), fs, fds[i]); });
+    const std::uint64_t begin = simulated::step();
+    if (made(files_[i], "gclose", [&] { return gclose(this_thread(), fs, fds[i]); }) < 0)
+      files_[i].known.add_failed_close(begin, simulated::step());
     fds[i] = -1;
     --files_[i].holders;
   };
