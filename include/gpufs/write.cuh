@@ -30,7 +30,7 @@ namespace gpufs {
 // * -EBADF: the descriptor is not open for writing. If another group closes it during the call, any
 //   part of the bytes may be written.
 // * -EINVAL: a negative offset.
-// * -EFBIG: the end of the write is past 2^48 bytes.
+// * -EFBIG: the file would get 2^48 bytes or more.
 // * -EFAULT: a null buffer.
 // * -ENOBUFS: all frames of the cache stayed pinned.
 // * Errors of a read of the page, if the call writes only a part of a page that the file has.
@@ -59,7 +59,7 @@ template <class Group>
     }
     begin = g.broadcast(begin);
   }
-  if (begin.at > limits::file_bytes_max - bytes) {
+  if (begin.at >= limits::file_bytes_max - bytes) {
     if (appends && g.is_leader()) {
       fs.node(found.view.node).size.add_relaxed(~bytes + 1);
       detail::end_size_use(fs, found.view.node);

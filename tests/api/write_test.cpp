@@ -474,6 +474,10 @@ TEST_P(write_test, wrong_calls_are_refused) {
   EXPECT_EQ(calls().write(fd, "x", std::int64_t{1} << 60), -EFBIG);
   EXPECT_EQ(calls().truncate(fd, -1), -EINVAL);
   EXPECT_EQ(calls().truncate(fd, std::int64_t{1} << 60), -EFBIG);
+  for (const std::int64_t none_has : {limits::file_bytes_max, limits::file_bytes_max + 1}) {
+    EXPECT_EQ(calls().write(fd, "x", none_has - 1), -EFBIG) << none_has;
+    EXPECT_EQ(calls().truncate(fd, none_has), -EFBIG) << none_has;
+  }
   for (const std::int32_t wrong : {reader, -1, fd ^ 0x100}) {
     EXPECT_EQ(calls().write(wrong, "x", 0), -EBADF);
     EXPECT_EQ(calls().truncate(wrong, 0), -EBADF);
