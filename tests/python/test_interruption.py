@@ -397,7 +397,7 @@ with mount:
         grep.{call}(mount, grep.Dictionary(["word"]), [folder + "/long"], on_progress=begun.append)
     except KeyboardInterrupt:
         print("interrupted")
-print("unmounted", mount.closed)
+print("unmounted", mount.closed, flush=True)
 os._exit(0)
 """
     assert run(folder, program) == "interrupted\nunmounted True\n"
