@@ -7,6 +7,42 @@
 
 namespace gpufs {
 
+// Where the calling thread is: in its block, and its block in the launch. A block of the CPU device
+// has one thread.
+namespace detail {
+
+GPUFS_HD inline std::uint32_t thread_of_block() {
+#if defined(__CUDA_ARCH__)
+  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+#else
+  return 0;
+#endif
+}
+GPUFS_HD inline std::uint32_t threads_of_block() {
+#if defined(__CUDA_ARCH__)
+  return blockDim.x * blockDim.y * blockDim.z;
+#else
+  return 1;
+#endif
+}
+GPUFS_HD inline std::uint32_t warps_of_block() { return (threads_of_block() + 31) / 32; }
+GPUFS_HD inline std::uint64_t block_of_grid() {
+#if defined(__CUDA_ARCH__)
+  return blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
+#else
+  return platform::position_on_cpu().block;
+#endif
+}
+GPUFS_HD inline std::uint64_t blocks_of_grid() {
+#if defined(__CUDA_ARCH__)
+  return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z;
+#else
+  return platform::position_on_cpu().block_count;
+#endif
+}
+
+}  // namespace detail
+
 // A single thread. The other threads of its warp may be anywhere in their code.
 class thread_group {
  public:
@@ -39,23 +75,10 @@ class thread_group {
   // grid_rank(): the number of this group among the groups of its kind in the launch. grid_size():
   // how many there are. Kernels divide work by these two.
   GPUFS_HD static std::uint64_t grid_rank() {
-#if defined(__CUDA_ARCH__)
-    const std::uint64_t block =
-        blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
-    const std::uint32_t thread =
-        threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-    return block * (blockDim.x * blockDim.y * blockDim.z) + thread;
-#else
-    return platform::position_on_cpu().block;
-#endif
+    return detail::block_of_grid() * detail::threads_of_block() + detail::thread_of_block();
   }
   GPUFS_HD static std::uint64_t grid_size() {
-#if defined(__CUDA_ARCH__)
-    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z *
-           (blockDim.x * blockDim.y * blockDim.z);
-#else
-    return platform::position_on_cpu().block_count;
-#endif
+    return detail::blocks_of_grid() * detail::threads_of_block();
   }
 };
 
@@ -190,16 +213,10 @@ class lanes_of_warp {
   // Lanes that exist, not lanes that are converged: otherwise both halves of a diverged warp would
   // be the warp with this grid_rank().
   GPUFS_HD static std::uint32_t lanes_that_exist() {
-#if defined(__CUDA_ARCH__)
-    const std::uint32_t threads = blockDim.x * blockDim.y * blockDim.z;
+    const std::uint32_t threads = threads_of_block();
     if (threads % 32 == 0) return 32;
-    const std::uint32_t thread =
-        threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-    const std::uint32_t left = threads - thread / 32 * 32;
+    const std::uint32_t left = threads - thread_of_block() / 32 * 32;
     return left >= 32 ? 32 : left;
-#else
-    return 1;
-#endif
   }
   template <class Operation>
   GPUFS_HD std::uint64_t reduce(std::uint64_t value,
@@ -232,31 +249,10 @@ class warp_group : public detail::lanes_of_warp<true> {
   GPUFS_HD explicit warp_group(const lanes_of_warp& lanes) : lanes_of_warp(lanes) {}
   GPUFS_HD warp_group apart() const { return warp_group(lanes_of_warp::apart()); }
   GPUFS_HD static std::uint64_t grid_rank() {
-#if defined(__CUDA_ARCH__)
-    const std::uint64_t block =
-        blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
-    const std::uint32_t thread =
-        threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-    return block * warps_per_block() + thread / 32;
-#else
-    return platform::position_on_cpu().block;
-#endif
+    return detail::block_of_grid() * detail::warps_of_block() + detail::thread_of_block() / 32;
   }
   GPUFS_HD static std::uint64_t grid_size() {
-#if defined(__CUDA_ARCH__)
-    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z * warps_per_block();
-#else
-    return platform::position_on_cpu().block_count;
-#endif
-  }
-
- private:
-  GPUFS_HD static std::uint32_t warps_per_block() {
-#if defined(__CUDA_ARCH__)
-    return (blockDim.x * blockDim.y * blockDim.z + 31) / 32;
-#else
-    return 1;
-#endif
+    return detail::blocks_of_grid() * detail::warps_of_block();
   }
 };
 
@@ -271,20 +267,8 @@ class block_group {
  public:
   static constexpr bool has_warps = true;
   static constexpr bool is_one_thread = false;
-  GPUFS_HD static std::uint32_t rank() {
-#if defined(__CUDA_ARCH__)
-    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-#else
-    return 0;
-#endif
-  }
-  GPUFS_HD static std::uint32_t size() {
-#if defined(__CUDA_ARCH__)
-    return blockDim.x * blockDim.y * blockDim.z;
-#else
-    return 1;
-#endif
-  }
+  GPUFS_HD static std::uint32_t rank() { return detail::thread_of_block(); }
+  GPUFS_HD static std::uint32_t size() { return detail::threads_of_block(); }
   GPUFS_HD static bool is_leader() { return rank() == 0; }
   GPUFS_HD void sync() const {
 #if defined(__CUDA_ARCH__)
@@ -311,25 +295,13 @@ class block_group {
     return value;
 #endif
   }
-  GPUFS_HD static std::uint64_t grid_rank() {
-#if defined(__CUDA_ARCH__)
-    return blockIdx.x + gridDim.x * (blockIdx.y + std::uint64_t{gridDim.y} * blockIdx.z);
-#else
-    return platform::position_on_cpu().block;
-#endif
-  }
-  GPUFS_HD static std::uint64_t grid_size() {
-#if defined(__CUDA_ARCH__)
-    return std::uint64_t{gridDim.x} * gridDim.y * gridDim.z;
-#else
-    return platform::position_on_cpu().block_count;
-#endif
-  }
+  GPUFS_HD static std::uint64_t grid_rank() { return detail::block_of_grid(); }
+  GPUFS_HD static std::uint64_t grid_size() { return detail::blocks_of_grid(); }
 
   // The caller's warp, for parts of a call that each warp does by itself.
   GPUFS_HD static warp_group warp() { return {}; }
   GPUFS_HD static std::uint32_t warp_rank() { return rank() / 32; }
-  GPUFS_HD static std::uint32_t warp_count() { return (size() + 31) / 32; }
+  GPUFS_HD static std::uint32_t warp_count() { return detail::warps_of_block(); }
 
   GPUFS_HD std::uint64_t least(std::uint64_t value) const {
     return reduce(warp().least(value),
