@@ -149,13 +149,8 @@ class page_cache : detail::frame_search<Group> {
     // As in pin_run().
     g_.sync();
     count_hits_of(wanted && mine.valid >= 0);
-    for (;;) {
-      const std::uint32_t next = g_.leading(mine.valid != not_there);
-      if (next == g_.size()) return mine;
-      const std::uint64_t missing = g_.from(page, next);
-      const page_pin pin = acquire({version, missing}, load_of(missing));
-      if (g_.rank() == next) mine = pin;
-    }
+    if (g_.leading(mine.valid != not_there) == g_.size()) return mine;
+    return acquire_missing(fs_, g_, record_, version, page, mine, load_of);
   }
 
   // For bytes that arrived without a request. Caches the page if it is absent and one round finds a
@@ -217,6 +212,24 @@ class page_cache : detail::frame_search<Group> {
     if (s.what == outcome::starved) s = search_for_frame(fs, g, record, key);
     if (s.what != outcome::claimed) return s.pin;
     return cache.fill(s.pin.frame, key.slot(), load);
+  }
+
+  // Acquires in turn the pages of the members for which acquire_each() found none. Out of line for
+  // the same reason as find_or_load().
+  template <class LoadOf>
+  GPUFS_HD GPUFS_OUT_OF_LINE static page_pin acquire_missing(const mount_ref& fs, const Group g,
+                                                             std::uint32_t record,
+                                                             std::uint64_t version,
+                                                             std::uint64_t page, page_pin mine,
+                                                             const LoadOf load_of) {
+    page_cache cache(fs, g, record);
+    for (;;) {
+      const std::uint32_t next = g.leading(mine.valid != not_there);
+      if (next == g.size()) return mine;
+      const std::uint64_t missing = g.from(page, next);
+      const page_pin pin = cache.acquire({version, missing}, load_of(missing));
+      if (g.rank() == next) mine = pin;
+    }
   }
 
   // Whether the load may request other pages before its own (file/load.cuh).

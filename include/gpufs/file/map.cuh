@@ -112,6 +112,14 @@ GPUFS_HD mapping map(const Group& g, const mount_ref& fs, std::int32_t fd, std::
   return m;
 }
 
+template <class Group>
+struct loader_of_pages {
+  const mount_ref& fs;
+  const Group g;
+  const file_view file;
+  GPUFS_HD page_loader<Group> operator()(std::uint64_t page) const { return {fs, g, file, page}; }
+};
+
 // As gmmap_each.
 template <class Group>
 GPUFS_HD mapping map_each(const Group& g, const mount_ref& fs, std::int32_t fd, std::int64_t offset,
@@ -123,9 +131,8 @@ GPUFS_HD mapping map_each(const Group& g, const mount_ref& fs, std::int32_t fd, 
   const bool wanted = bytes != 0 && offset >= 0 && at < found.view.size;
   const std::uint64_t page = at >> fs.layout.page_shift;
   page_cache<Group> cache(fs, g, found.view.record);
-  const page_pin pin = cache.acquire_each(
-      found.view.version, page, wanted,
-      [&](std::uint64_t missing) { return page_loader<Group>(fs, g, found.view, missing); });
+  const page_pin pin = cache.acquire_each(found.view.version, page, wanted,
+                                          loader_of_pages<Group>{fs, g, found.view});
   if (!wanted) return {nullptr, bytes != 0 && offset < 0 ? -EINVAL : 0};
   const std::uint64_t left = found.view.size - at;
   const mapping m =
