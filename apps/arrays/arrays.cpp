@@ -94,7 +94,7 @@ void outcome::wait() {
   if (word != 0) throw_failure(word, name_);
 }
 
-file::file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path,
+file::file(mount& m, std::shared_ptr<device_memory> memory, const std::string& path,
            std::string name, std::int32_t flags, std::uint32_t mode)
     : mount_(m), memory_(std::move(memory)), name_(std::move(name)) {
   if (path.size() > limits::path_bytes_max) throw error(ENAMETOOLONG, "open", name_);

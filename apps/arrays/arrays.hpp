@@ -89,8 +89,8 @@ class file {
  public:
   // Opens the file by a kernel; `flags` and `mode` are those of gopen. Throws gpufs::error with
   // `name`, as all calls do. Waits.
-  file(const mount& m, std::shared_ptr<device_memory> memory, const std::string& path,
-       std::string name, std::int32_t flags, std::uint32_t mode);
+  file(mount& m, std::shared_ptr<device_memory> memory, const std::string& path, std::string name,
+       std::int32_t flags, std::uint32_t mode);
   // Closes the file. Ignores errors.
   ~file();
   file(const file&) = delete;
@@ -144,7 +144,7 @@ class file {
     return mount_.options().cache_bytes / mount_.options().page_bytes;
   }
 
-  const mount& mount_;
+  mount& mount_;
   const std::shared_ptr<device_memory> memory_;
   const std::string name_;
   std::atomic<std::int32_t> fd_{-1};

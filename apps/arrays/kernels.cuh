@@ -175,7 +175,7 @@ struct read_small_runs : walk_shape {
         const mapping m = gmmap_each(g, fs, fd, at, left);
         const std::uint64_t came = m.bytes > 0 ? static_cast<std::uint64_t>(m.bytes) : 0;
         copy_few(out, m.data, came);
-        (void)gmunmap_each(g, fs, m.data);
+        (void)gmunmap_each(g, fs, m);
         if (left != 0 && came == 0) {
           failed.tell_of(m.bytes, at);
           left = 0;

@@ -47,7 +47,7 @@ class device_memory {
   virtual void copy_to_host(void* to, const void* from, std::uint64_t bytes, void* stream) = 0;
 };
 
-std::shared_ptr<device_memory> make_device_memory(const mount& m);
-std::shared_ptr<device_memory> make_cuda_memory(const mount& m);  // only in builds with CUDA
+std::shared_ptr<device_memory> make_device_memory(mount& m);
+std::shared_ptr<device_memory> make_cuda_memory(mount& m);  // only in builds with CUDA
 
 }  // namespace gpufs::arrays

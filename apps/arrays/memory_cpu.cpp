@@ -40,7 +40,7 @@ class cpu_memory final : public device_memory {
 
 }  // namespace
 
-std::shared_ptr<device_memory> make_device_memory(const mount& m) {
+std::shared_ptr<device_memory> make_device_memory(mount& m) {
 #if GPUFS_WITH_CUDA
   if (m.device() == device_kind::cuda) return make_cuda_memory(m);
 #endif

@@ -228,7 +228,7 @@ class cuda_memory final : public device_memory {
 
 }  // namespace
 
-std::shared_ptr<device_memory> make_cuda_memory(const mount& m) {
+std::shared_ptr<device_memory> make_cuda_memory(mount& m) {
   return std::make_shared<cuda_memory>(m.ordinal());
 }
 

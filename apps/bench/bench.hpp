@@ -60,20 +60,20 @@ class plain_memory;  // below
 // --- The mount's own calls (ours.cpp) ---
 
 // Opens a file on the device. Throws the error of gopen.
-std::int32_t open_file(const mount& m, const std::string& path);
+std::int32_t open_file(mount& m, const std::string& path);
 // Makes one staged load in each extent of the first `bytes`, so that the device learns of the
 // extents that are registered.
-void touch_extents(const mount& m, std::int32_t fd, std::uint64_t bytes);
+void touch_extents(mount& m, std::int32_t fd, std::uint64_t bytes);
 // Timed. To measure first contact the mount must be fresh. `wrong_bytes` counts calls that failed.
-sample read(const mount& m, std::int32_t fd, const walk& w);
+sample read(mount& m, std::int32_t fd, const walk& w);
 // The same walk, not timed, with each word compared. Only `wrong_bytes` of the result is set.
-sample check(const mount& m, std::int32_t fd, const walk& w);
+sample check(mount& m, std::int32_t fd, const walk& w);
 // Opens, reads, checks and closes small files (files.hpp), one warp for each file. Timed. An
 // operation is a file.
-sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first,
+sample open_small_files(mount& m, const std::string& folder, std::uint64_t first,
                         std::uint64_t count);
 // Opens and closes, repeatedly, a file that stays open. Timed. An operation is a pair of calls.
-sample reopen(const mount& m, const std::string& path, std::uint64_t operations);
+sample reopen(mount& m, const std::string& path, std::uint64_t operations);
 
 // How warps write a file from device memory, until they close it.
 struct writing {
@@ -83,15 +83,13 @@ struct writing {
 };
 // Writes a file from front to back; creates or overwrites it. Timed with the close, but without
 // fsync. Afterwards the file has the content of write_content().
-sample write_file(const mount& m, const std::string& path, const plain_memory& content,
-                  const writing& w);
+sample write_file(mount& m, const std::string& path, const plain_memory& content, const writing& w);
 // Writes random chunks, repeatedly, into a file whose pages are already dirty in the cache. Timed
 // without the close.
-sample write_cached(const mount& m, const std::string& path, const writing& w,
-                    std::uint64_t operations);
+sample write_cached(mount& m, const std::string& path, const writing& w, std::uint64_t operations);
 // All warps append records of `chunk_bytes` (any size) to a new file until it has `bytes`. Timed
 // without the close.
-sample append(const mount& m, const std::string& path, const writing& w);
+sample append(mount& m, const std::string& path, const writing& w);
 
 // --- Limits: the same walks without a file system (limits.cpp) ---
 
@@ -101,32 +99,32 @@ class plain_memory {
   virtual ~plain_memory() = default;
   virtual const char* data() const = 0;  // address for kernels
 };
-std::unique_ptr<plain_memory> copy_on_device(const mount& m, std::uint64_t bytes);
+std::unique_ptr<plain_memory> copy_on_device(mount& m, std::uint64_t bytes);
 // Throws gpufs::error (ENOTSUP) if the driver does not register files.
-std::unique_ptr<plain_memory> registered_file(const mount& m, const std::string& path,
+std::unique_ptr<plain_memory> registered_file(mount& m, const std::string& path,
                                               std::uint64_t bytes);
 
 // A kernel pulls chunks from host memory into device memory, one warp for each chunk: the limit of
 // first contact. Checked.
-sample raw_pull(const mount& m, const plain_memory& from, const walk& w);
+sample raw_pull(mount& m, const plain_memory& from, const walk& w);
 // A kernel reads device memory as the walk does, into the same places: the limit of hits. Checked
 // for `gather`.
-sample raw_read(const mount& m, const plain_memory& from, const walk& w);
+sample raw_read(mount& m, const plain_memory& from, const walk& w);
 // A kernel stores chunks into device memory, one warp for each chunk, as write_cached() does: the
 // limit of writes to the cache.
-sample raw_write(const mount& m, const writing& w, std::uint64_t operations);
+sample raw_write(mount& m, const writing& w, std::uint64_t operations);
 // The copy engine copies from pinned memory, in pieces of `chunk_bytes`. Not checked: the bytes are
 // not a file's.
-sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes);
+sample copy_engine(mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes);
 
 // --- What a program without gpufs does (peers.cpp) ---
 
 // Reads the whole file with pread, then copies it to the device at once. Checked.
-sample read_then_copy(const mount& m, const std::string& path, std::uint64_t bytes);
+sample read_then_copy(mount& m, const std::string& path, std::uint64_t bytes);
 // Each thread has two pinned buffers: it fills one by pread while the other is copied to the
 // device. Checked.
-sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes,
-                std::uint64_t chunk_bytes, unsigned threads);
+sample pipeline(mount& m, const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
+                unsigned threads);
 
 enum class host_way { mapping, call, direct_io };
 // Host threads read chunks of a file into memory of their own. The check covers what is still in
@@ -148,7 +146,7 @@ sample host_reopen(const std::string& path, std::uint64_t operations, unsigned t
 // Device memory for other libraries: Python passes its address to them.
 class device_memory {
  public:
-  device_memory(const mount& m, std::uint64_t bytes);
+  device_memory(mount& m, std::uint64_t bytes);
   ~device_memory();
   device_memory(const device_memory&) = delete;
   device_memory& operator=(const device_memory&) = delete;
@@ -159,7 +157,7 @@ class device_memory {
   std::uint64_t wrong_bytes(const walk& w) const;
 
  private:
-  const mount& mount_;
+  mount& mount_;
   char* data_;
   std::uint64_t bytes_;
 };

@@ -34,7 +34,7 @@ GPUFS_HD void use_mapped(const warp_group& warp, const mount_ref& fs, const task
   const mapping m = gmmap(warp, fs, work.fd, static_cast<std::int64_t>(at), bytes);
   if (m.bytes == static_cast<std::int64_t>(bytes)) use.take(warp, m.data, bytes, at / 8);
   else if (warp.is_leader()) work.fail();
-  if (m.bytes > 0) (void)gmunmap(warp, fs, m.data, use.made());
+  (void)gmunmap_unfenced(warp, fs, m, use.made());
 }
 
 template <class Use>
@@ -72,7 +72,7 @@ struct map_each_chunk : tuned_shape {
         const std::uint64_t word = warp.from(at, k) / 8;
         if (from != nullptr) use.take(warp, from, bytes, word);
       }
-      (void)gmunmap_each(warp, fs, m.data, use.made());
+      (void)gmunmap_each_unfenced(warp, fs, m, use.made());
     }
     use.finish(work.told);
   }
@@ -224,7 +224,7 @@ struct touch_kernel {
     const warp_group warp = this_warp();
     for (std::uint64_t i = warp.grid_rank(); i < count; i += warp.grid_size()) {
       const mapping m = gmmap(warp, fs, fd, static_cast<std::int64_t>(i * stride), 1);
-      if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+      (void)gmunmap(warp, fs, m);
     }
   }
 };
@@ -262,7 +262,7 @@ struct small_files_kernel : tuned_shape {
       const mapping m = gmmap(warp, fs, fd, static_cast<std::int64_t>(at), bytes - at);
       if (m.bytes <= 0) break;
       use.take(warp, m.data, static_cast<std::uint64_t>(m.bytes), first_word + at / 8);
-      (void)gmunmap(warp, fs, m.data, use.made());
+      (void)gmunmap_unfenced(warp, fs, m, use.made());
       at += static_cast<std::uint64_t>(m.bytes);
     }
     return gclose(warp, fs, fd) == 0 && at == bytes;

@@ -7,21 +7,21 @@
 #include "bench/raw_kernels.cuh"
 #include "bench/runtime.hpp"
 #include "bench/stopwatch.hpp"
-#include "device_array.hpp"
+#include "gpufs/device_array.hpp"
 #include "gpufs/launch.cuh"
 
 namespace gpufs::bench {
 
 // Twice as many blocks as run at the same time: with whole waves no multiprocessor is idle at the
 // end.
-inline launch_shape shape_of(const mount& m, const walk& w,
+inline launch_shape shape_of(mount& m, const walk& w,
                              std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
   return {w.blocks != 0 ? w.blocks : m.multiprocessors() * at_once * 2, w.threads, 0, nullptr};
 }
 
 // With the groups' scratch memory, for walks that read into shared memory.
 inline launch_shape shape_with_scratch(
-    const mount& m, const walk& w, std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
+    mount& m, const walk& w, std::uint32_t at_once = tuned_shape::blocks_per_multiprocessor) {
   launch_shape shape = shape_of(m, w, at_once);
   const std::uint64_t groups = w.how == access::read_by_warp ? w.threads / 32 : 1;
   shape.scratch_bytes = groups * w.chunk_bytes;
@@ -61,7 +61,7 @@ inline void check_walk(const walk& w) {
 // The arguments and the results of the kernels of one measurement.
 class told {
  public:
-  explicit told(const mount& m) : mount_(m), tally_(m, 1) {}
+  explicit told(mount& m) : mount_(m), tally_(m, 1) {}
   tally* data() const { return tally_.data(); }
   task make_task(std::int32_t fd, const walk& w, std::uint64_t operations) const {
     const std::uint64_t chunks = w.span_bytes / w.chunk_bytes;
@@ -75,13 +75,13 @@ class told {
   }
 
  private:
-  const mount& mount_;
+  mount& mount_;
   device_array<tally> tally_;
 };
 
 // Times a launch. First calls `launch_it(0)`, because CUDA loads a kernel at its first launch.
 template <class Launch>
-sample timed(const mount& m, const walk& w, const told& t, const Launch& launch_it) {
+sample timed(mount& m, const walk& w, const told& t, const Launch& launch_it) {
   const std::unique_ptr<runtime> device = make_runtime(m);
   launch_it(0);
   m.synchronize();

@@ -8,7 +8,7 @@ namespace {
 
 class device_copy final : public plain_memory {
  public:
-  device_copy(const mount& m, std::uint64_t bytes) : memory_(m, bytes) {
+  device_copy(mount& m, std::uint64_t bytes) : memory_(m, bytes) {
     launch(m, shape_of(m, {}), fill_content(memory_.data(), bytes));
     m.synchronize();
   }
@@ -20,7 +20,7 @@ class device_copy final : public plain_memory {
 
 class file_pages final : public plain_memory {
  public:
-  file_pages(const mount& m, const std::string& path, std::uint64_t bytes)
+  file_pages(mount& m, const std::string& path, std::uint64_t bytes)
       : mapped_(path, bytes), runtime_(make_runtime(m)),
         seen_(runtime_->register_pages(mapped_.data(), bytes)) {}
   ~file_pages() override { runtime_->unregister_pages(mapped_.data()); }
@@ -36,16 +36,16 @@ class file_pages final : public plain_memory {
 
 }  // namespace
 
-std::unique_ptr<plain_memory> copy_on_device(const mount& m, std::uint64_t bytes) {
+std::unique_ptr<plain_memory> copy_on_device(mount& m, std::uint64_t bytes) {
   return std::make_unique<device_copy>(m, bytes);
 }
 
-std::unique_ptr<plain_memory> registered_file(const mount& m, const std::string& path,
+std::unique_ptr<plain_memory> registered_file(mount& m, const std::string& path,
                                               std::uint64_t bytes) {
   return std::make_unique<file_pages>(m, path, bytes);
 }
 
-sample raw_pull(const mount& m, const plain_memory& from, const walk& w) {
+sample raw_pull(mount& m, const plain_memory& from, const walk& w) {
   check_walk(w);
   const told t(m);
   const device_memory to(m, w.operations * w.chunk_bytes);
@@ -56,7 +56,7 @@ sample raw_pull(const mount& m, const plain_memory& from, const walk& w) {
   return s;
 }
 
-sample raw_read(const mount& m, const plain_memory& from, const walk& w) {
+sample raw_read(mount& m, const plain_memory& from, const walk& w) {
   check_walk(w);
   const told t(m);
   const device_memory gathered(m, w.how == access::gather ? w.operations * w.chunk_bytes : 0);
@@ -85,7 +85,7 @@ sample raw_read(const mount& m, const plain_memory& from, const walk& w) {
   return s;
 }
 
-sample raw_write(const mount& m, const writing& w, std::uint64_t operations) {
+sample raw_write(mount& m, const writing& w, std::uint64_t operations) {
   const walk all = walk_of(w, operations, true);
   check_walk(all);
   const told t(m);
@@ -95,7 +95,7 @@ sample raw_write(const mount& m, const writing& w, std::uint64_t operations) {
   });
 }
 
-sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes) {
+sample copy_engine(mount& m, std::uint64_t bytes, std::uint64_t chunk_bytes) {
   // Pinning is slow, so the source is small and copied repeatedly. It is larger than any cache of
   // the host's processor from which a device reads.
   const std::uint64_t source_bytes = std::min(bytes, std::uint64_t{256} << 20);
@@ -118,7 +118,7 @@ sample copy_engine(const mount& m, std::uint64_t bytes, std::uint64_t chunk_byte
   return s;
 }
 
-device_memory::device_memory(const mount& m, std::uint64_t bytes)
+device_memory::device_memory(mount& m, std::uint64_t bytes)
     : mount_(m), data_(static_cast<char*>(m.allocate(bytes))), bytes_(bytes) {}
 device_memory::~device_memory() { mount_.free(data_); }
 

@@ -6,17 +6,7 @@ namespace gpufs::bench {
 
 namespace {
 
-class device_path {
- public:
-  device_path(const mount& m, const std::string& path)
-      : chars_(m, std::vector<char>(path.c_str(), path.c_str() + path.size() + 1)) {}
-  const char* data() const { return chars_.data(); }
-
- private:
-  device_array<char> chars_;
-};
-
-std::int32_t open_as(const mount& m, const std::string& path, std::int32_t flags) {
+std::int32_t open_as(mount& m, const std::string& path, std::int32_t flags) {
   const device_path device(m, path);
   const device_array<std::int32_t> fd(m, 1);
   launch(m, {1, 32, 0, nullptr}, open_kernel{device.data(), flags, fd.data()});
@@ -27,12 +17,12 @@ std::int32_t open_as(const mount& m, const std::string& path, std::int32_t flags
   return opened;
 }
 
-void close_file(const mount& m, std::int32_t fd, const told& t) {
+void close_file(mount& m, std::int32_t fd, const told& t) {
   launch(m, {1, 256, 0, nullptr}, close_kernel(fd, t.data()));
 }
 
 // Launches a walk of warps that write from `from`, or from scratch memory if it is null.
-void launch_writes(const mount& m, const walk& w, const task& work, const char* from) {
+void launch_writes(mount& m, const walk& w, const task& work, const char* from) {
   constexpr std::uint32_t at_once = write_chunks::blocks_per_multiprocessor;
   launch(m, from == nullptr ? shape_with_scratch(m, w, at_once) : shape_of(m, w, at_once),
          write_chunks(work, from));
@@ -40,11 +30,9 @@ void launch_writes(const mount& m, const walk& w, const task& work, const char* 
 
 }  // namespace
 
-std::int32_t open_file(const mount& m, const std::string& path) {
-  return open_as(m, path, O_RDONLY);
-}
+std::int32_t open_file(mount& m, const std::string& path) { return open_as(m, path, O_RDONLY); }
 
-sample write_file(const mount& m, const std::string& path, const plain_memory& content,
+sample write_file(mount& m, const std::string& path, const plain_memory& content,
                   const writing& w) {
   const walk all = walk_of(w, w.bytes / w.chunk_bytes, false);
   check_walk(all);
@@ -56,8 +44,7 @@ sample write_file(const mount& m, const std::string& path, const plain_memory& c
   });
 }
 
-sample write_cached(const mount& m, const std::string& path, const writing& w,
-                    std::uint64_t operations) {
+sample write_cached(mount& m, const std::string& path, const writing& w, std::uint64_t operations) {
   const walk fill = walk_of(w, w.bytes / w.chunk_bytes, false), all = walk_of(w, operations, true);
   check_walk(all);
   const told t(m);
@@ -70,7 +57,7 @@ sample write_cached(const mount& m, const std::string& path, const writing& w,
   return s;
 }
 
-sample append(const mount& m, const std::string& path, const writing& w) {
+sample append(mount& m, const std::string& path, const writing& w) {
   walk all = walk_of(w, w.bytes / w.chunk_bytes, false);
   all.span_bytes = std::bit_ceil(w.bytes);
   const told t(m);
@@ -82,13 +69,13 @@ sample append(const mount& m, const std::string& path, const writing& w) {
   return s;
 }
 
-void touch_extents(const mount& m, std::int32_t fd, std::uint64_t bytes) {
+void touch_extents(mount& m, std::int32_t fd, std::uint64_t bytes) {
   const std::uint64_t stride = m.options().extent_bytes;
   launch(m, {16, 32, 0, nullptr}, touch_kernel{fd, (bytes + stride - 1) / stride, stride});
   m.synchronize();
 }
 
-sample open_small_files(const mount& m, const std::string& folder, std::uint64_t first,
+sample open_small_files(mount& m, const std::string& folder, std::uint64_t first,
                         std::uint64_t count) {
   std::vector<char> paths;
   const std::uint64_t stride = small_file_path(folder, first + count).size() + 1;
@@ -107,7 +94,7 @@ sample open_small_files(const mount& m, const std::string& folder, std::uint64_t
   return s;
 }
 
-sample reopen(const mount& m, const std::string& path, std::uint64_t operations) {
+sample reopen(mount& m, const std::string& path, std::uint64_t operations) {
   const device_path device(m, path);
   (void)open_file(m, path);  // stays open as long as the mount
   const told t(m);

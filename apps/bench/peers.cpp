@@ -119,7 +119,7 @@ std::vector<std::uint64_t> positions(const walk& w) {
   return numbers;
 }
 
-sample read_then_copy(const mount& m, const std::string& path, std::uint64_t bytes) {
+sample read_then_copy(mount& m, const std::string& path, std::uint64_t bytes) {
   const host_file file(path);
   const host_memory whole = allocate_host(bytes);
   device_memory to(m, bytes);
@@ -135,8 +135,8 @@ sample read_then_copy(const mount& m, const std::string& path, std::uint64_t byt
   return s;
 }
 
-sample pipeline(const mount& m, const std::string& path, std::uint64_t bytes,
-                std::uint64_t chunk_bytes, unsigned threads) {
+sample pipeline(mount& m, const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
+                unsigned threads) {
   const host_file file(path);
   const device_memory to(m, bytes);
   const std::unique_ptr<runtime> device = make_runtime(m);

@@ -34,9 +34,9 @@ class runtime {
   virtual void unregister_pages(char* mapped) noexcept = 0;
 };
 
-std::unique_ptr<runtime> make_runtime(const mount& m);
+std::unique_ptr<runtime> make_runtime(mount& m);
 std::unique_ptr<runtime> make_cpu_runtime();
-std::unique_ptr<runtime> make_cuda_runtime(const mount& m);  // only in builds with CUDA
+std::unique_ptr<runtime> make_cuda_runtime(mount& m);  // only in builds with CUDA
 
 // Pinned memory with an owner.
 class pinned_memory {

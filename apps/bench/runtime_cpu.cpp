@@ -40,7 +40,7 @@ class cpu_runtime final : public runtime {
 
 std::unique_ptr<runtime> make_cpu_runtime() { return std::make_unique<cpu_runtime>(); }
 
-std::unique_ptr<runtime> make_runtime(const mount& m) {
+std::unique_ptr<runtime> make_runtime(mount& m) {
 #if GPUFS_WITH_CUDA
   if (m.device() == device_kind::cuda) return make_cuda_runtime(m);
 #endif

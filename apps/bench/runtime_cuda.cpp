@@ -37,7 +37,7 @@ class cuda_event {
 
 class cuda_queue final : public runtime::queue {
  public:
-  explicit cuda_queue(const mount& m) : guard_(m) {
+  explicit cuda_queue(mount& m) : guard_(m) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
   ~cuda_queue() override { (void)cudaStreamDestroy(stream_); }
@@ -59,7 +59,7 @@ class cuda_queue final : public runtime::queue {
 
 class cuda_runtime final : public runtime {
  public:
-  explicit cuda_runtime(const mount& m) : mount_(m) {}
+  explicit cuda_runtime(mount& m) : mount_(m) {}
 
   double seconds(const std::function<void()>& work) override {
     const device_guard guard(mount_);
@@ -95,13 +95,11 @@ class cuda_runtime final : public runtime {
   }
 
  private:
-  const mount& mount_;
+  mount& mount_;
 };
 
 }  // namespace
 
-std::unique_ptr<runtime> make_cuda_runtime(const mount& m) {
-  return std::make_unique<cuda_runtime>(m);
-}
+std::unique_ptr<runtime> make_cuda_runtime(mount& m) { return std::make_unique<cuda_runtime>(m); }
 
 }  // namespace gpufs::bench

@@ -6,7 +6,7 @@ namespace gpufs::bench {
 
 namespace {
 
-void launch_walk(const mount& m, const walk& w, const task& work, char* gathered) {
+void launch_walk(mount& m, const walk& w, const task& work, char* gathered) {
   switch (w.how) {
     case access::map: launch(m, shape_of(m, w), map_chunks<adding>(work)); break;
     case access::map_each: launch(m, shape_of(m, w), map_each_chunk<adding>(work)); break;
@@ -54,7 +54,7 @@ std::size_t gathered_bytes(const walk& w) {
   return w.how == access::gather ? w.operations * w.chunk_bytes : 0;
 }
 
-void check_access(const mount& m, const walk& w) {
+void check_access(mount& m, const walk& w) {
   check_walk(w);
   if ((w.how == access::map || w.how == access::map_each) &&
       w.chunk_bytes > m.options().page_bytes) {
@@ -64,7 +64,7 @@ void check_access(const mount& m, const walk& w) {
 
 }  // namespace
 
-sample read(const mount& m, std::int32_t fd, const walk& w) {
+sample read(mount& m, std::int32_t fd, const walk& w) {
   check_access(m, w);
   const told t(m);
   const device_array<char> gathered(m, gathered_bytes(w));
@@ -73,7 +73,7 @@ sample read(const mount& m, std::int32_t fd, const walk& w) {
   });
 }
 
-sample check(const mount& m, std::int32_t fd, const walk& w) {
+sample check(mount& m, std::int32_t fd, const walk& w) {
   check_access(m, w);
   const told t(m);
   const device_array<char> gathered(m, gathered_bytes(w));

@@ -7,7 +7,7 @@
 
 namespace gpufs::collage {
 
-inline void check(const mount& m, const block_picture& picture) {
+inline void check(mount& m, const block_picture& picture) {
   if (picture.blocks() == 0) throw error(EINVAL, "a picture without blocks");
   if (picture.blocks() > ~std::uint32_t{0})
     throw error(EINVAL, "a picture of more than 2^32 blocks");

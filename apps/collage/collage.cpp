@@ -7,7 +7,7 @@
 
 namespace gpufs::collage {
 
-summary make_collage(const mount& m, const dataset& from, const block_picture& picture,
+summary make_collage(mount& m, const dataset& from, const block_picture& picture,
                      const tiles_found& to) {
   check(m, picture);
   const plan p(m, from, picture);

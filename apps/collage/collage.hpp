@@ -46,7 +46,7 @@ struct summary {
 // a picture without blocks or for smaller pages, ENOMEM, EIO for an error of the device. With a
 // path: the file's error, ENODATA if it is too short, EINVAL if its content is invalid. After an
 // error, the contents of `to` are undefined.
-summary make_collage(const mount& m, const dataset& from, const block_picture& picture,
+summary make_collage(mount& m, const dataset& from, const block_picture& picture,
                      const tiles_found& to);
 
 }  // namespace gpufs::collage

@@ -338,7 +338,7 @@ struct find_tiles {
         const std::uint64_t choice = choice_of(distance, of_tile);
         if (place != 0 && choice < best) best = choice;
       }
-      (void)gmunmap_each(warp, fs, m.bytes > 0 ? m.data : nullptr, made);
+      (void)gmunmap_each_unfenced(warp, fs, m, made);
     }
     return g.least(best);
   }
@@ -364,7 +364,7 @@ struct find_tiles {
           *array<vector16>(of.collage + place_of(of.columns, b, begin + i)) =
               *reinterpret_cast<const vector16*>(m.data + i);
       }
-      if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+      (void)gmunmap(warp, fs, m);
     }
   }
 };

@@ -4,14 +4,14 @@
 #include <chrono>
 
 #include "collage/plan.hpp"
-#include "device_array.hpp"
+#include "gpufs/device_array.hpp"
 
 namespace gpufs::collage {
 
 class picture_memory {
  public:
   // The measured time begins at the end of the constructor.
-  picture_memory(const mount& m, const plan& p, const dataset& from)
+  picture_memory(mount& m, const plan& p, const dataset& from)
       : mount_(m), plan_(p), bytes_(m, p.bytes) {
     const std::vector<hash_function>& functions = from.functions;
     m.copy_to_device(data() + p.functions, functions.data(),
@@ -39,7 +39,7 @@ class picture_memory {
   }
 
  private:
-  const mount& mount_;
+  mount& mount_;
   const plan& plan_;
   const device_array<char> bytes_;
   std::chrono::steady_clock::time_point start_;

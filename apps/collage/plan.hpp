@@ -22,7 +22,7 @@ struct plan {
   // Offsets of the arrays from the start of the memory, and its total size.
   std::uint64_t functions, pixels, collage, tiles, distances, candidates, turns, order, bytes;
 
-  plan(const mount& m, const dataset& from, const block_picture& picture)
+  plan(mount& m, const dataset& from, const block_picture& picture)
       : places(from.places), columns(picture.columns), rows(picture.rows) {
     share_out(m.multiprocessors(), m.options().cache_bytes, m.options().page_bytes);
     lay_out(from.functions.size() * sizeof(hash_function));

@@ -125,7 +125,7 @@ struct progress {
 // search itself fails: ENOMEM, EMFILE (no sink is free), EIO (the device or the service failed),
 // EINVAL for more than 2^32 - 1 files. Waits until the search has ended. Several threads may search
 // at the same time.
-result search(const mount& m, const dictionary& d, const std::vector<file_item>& files,
+result search(mount& m, const dictionary& d, const std::vector<file_item>& files,
               progress* p = nullptr);
 
 struct line_result {
@@ -138,7 +138,7 @@ struct line_result {
 
 // Counts lines instead: for each file what `LC_ALL=C grep -c -w -F -e WORD...` prints for all words
 // together. As in grep, a NUL ends a line. Otherwise like search().
-line_result count_lines(const mount& m, const dictionary& d, const std::vector<file_item>& files,
+line_result count_lines(mount& m, const dictionary& d, const std::vector<file_item>& files,
                         progress* p = nullptr);
 
 struct path_failure {

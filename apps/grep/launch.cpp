@@ -8,7 +8,7 @@ namespace gpufs::grep {
 namespace {
 
 template <class Kernel>
-void run(const mount& m, const launch_size& size, std::size_t scratch_bytes, const Kernel& kernel) {
+void run(mount& m, const launch_size& size, std::size_t scratch_bytes, const Kernel& kernel) {
   launch_shape shape;
   shape.blocks = size.blocks;
   shape.threads = size.threads;
@@ -21,13 +21,13 @@ void run(const mount& m, const launch_size& size, std::size_t scratch_bytes, con
 }  // namespace
 
 template <counted what>
-void run_search(const mount& m, const launch_size& size, const search_kernel<what>& kernel) {
+void run_search(mount& m, const launch_size& size, const search_kernel<what>& kernel) {
   run(m, size, what == counted::words ? sizeof(search_memory) : sizeof(line_search_memory), kernel);
 }
-template void run_search(const mount&, const launch_size&, const search_kernel<counted::words>&);
-template void run_search(const mount&, const launch_size&, const search_kernel<counted::lines>&);
+template void run_search(mount&, const launch_size&, const search_kernel<counted::words>&);
+template void run_search(mount&, const launch_size&, const search_kernel<counted::lines>&);
 
-void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel) {
+void run_find_cuts(mount& m, const launch_size& size, const find_cuts_kernel& kernel) {
   run(m, size, sizeof(cut_memory), kernel);
 }
 

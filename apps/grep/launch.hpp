@@ -15,7 +15,7 @@ struct launch_size {
 
 // Both return when the kernel has ended. They throw gpufs::error (EIO) if it failed.
 template <counted what>
-void run_search(const mount& m, const launch_size& size, const search_kernel<what>& kernel);
-void run_find_cuts(const mount& m, const launch_size& size, const find_cuts_kernel& kernel);
+void run_search(mount& m, const launch_size& size, const search_kernel<what>& kernel);
+void run_find_cuts(mount& m, const launch_size& size, const find_cuts_kernel& kernel);
 
 }  // namespace gpufs::grep

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "collect.hpp"
-#include "device_array.hpp"
+#include "gpufs/device_array.hpp"
 #include "late_nul.hpp"
 #include "launch.hpp"
 #include "merge.hpp"
@@ -24,7 +24,7 @@ constexpr std::uint64_t chains_bytes_max = std::uint64_t{256} << 20;
 
 class open_sink {
  public:
-  open_sink(const mount& m, collector& to)
+  open_sink(mount& m, collector& to)
       : mount_(m), sink_(mount_.open_sink([&to](const char* bytes, std::size_t count) {
           return to.take(bytes, count);
         })) {}
@@ -34,7 +34,7 @@ class open_sink {
   std::int32_t number() const { return sink_; }
 
  private:
-  const mount& mount_;
+  mount& mount_;
   std::int32_t sink_;
 };
 
@@ -47,7 +47,7 @@ struct round {
 
 class searcher {
  public:
-  searcher(const mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p)
+  searcher(mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p)
       : mount_(m), dictionary_(d.flat()), files_(files), progress_(p), failed_(files.size(), 0),
         first_nul_(files.size(), no_nul) {
     if (files.size() > ~std::uint32_t{0}) throw error(EINVAL, "grep: too many files");
@@ -190,8 +190,8 @@ class searcher {
 
   // Device memory that a launch's blocks share.
   struct device_work {
-    device_work(const mount& m, const round& r, const std::vector<char>& path_pool,
-                std::uint32_t blocks, std::uint32_t message_bytes)
+    device_work(mount& m, const round& r, const std::vector<char>& path_pool, std::uint32_t blocks,
+                std::uint32_t message_bytes)
         : items(m, r.items), paths(m, path_pool), taken(m, 1),
           messages(m, std::size_t{blocks} * message_bytes) {}
     device_array<work_item> items;
@@ -280,7 +280,7 @@ class searcher {
     return merge_counts(all, order_by_path(files_), dictionary_.words.size());
   }
 
-  const mount& mount_;
+  mount& mount_;
   const flat_dictionary& dictionary_;
   const std::vector<file_item>& files_;
   progress* progress_;
@@ -294,12 +294,11 @@ class searcher {
 
 }  // namespace
 
-result search(const mount& m, const dictionary& d, const std::vector<file_item>& files,
-              progress* p) {
+result search(mount& m, const dictionary& d, const std::vector<file_item>& files, progress* p) {
   return searcher(m, d, files, p).run();
 }
 
-line_result count_lines(const mount& m, const dictionary& d, const std::vector<file_item>& files,
+line_result count_lines(mount& m, const dictionary& d, const std::vector<file_item>& files,
                         progress* p) {
   return searcher(m, d, files, p).run_lines();
 }

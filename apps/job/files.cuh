@@ -111,20 +111,20 @@ class opened {
                           std::uint64_t at) const {
     job::write_all(g, fs_, fd_, file_, failed_, static_cast<const char*>(from), bytes, at);
   }
-  // Maps a part that lies in one page. Reports an error and returns null if not all of it can be
-  // mapped.
+  // Maps a part that lies in one page. Reports an error and returns a mapping of no bytes if not
+  // all of it can be mapped.
   template <class Group>
-  GPUFS_HD const char* map(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
+  GPUFS_HD mapping map(const Group& g, std::uint64_t bytes, std::uint64_t at) const {
     const mapping m = gmmap(g, fs_, fd_, static_cast<std::int64_t>(at), bytes);
-    if (m.bytes == static_cast<std::int64_t>(bytes)) return m.data;
-    if (m.bytes > 0) (void)gmunmap(g, fs_, m.data);
+    if (m.bytes == static_cast<std::int64_t>(bytes)) return m;
+    (void)gmunmap(g, fs_, m);
     if (g.is_leader()) tell(m.bytes < 0 ? m.bytes : 0);
-    return nullptr;
+    return {nullptr, 0};
   }
-  // `made`: as for gmunmap.
+  // `made`: as for gmunmap_unfenced.
   template <class Group, class Value>
-  GPUFS_HD void unmap(const Group& g, const char* data, const Value& made) const {
-    (void)gmunmap(g, fs_, data, made);
+  GPUFS_HD void unmap(const Group& g, const mapping& m, const Value& made) const {
+    (void)gmunmap_unfenced(g, fs_, m, made);
   }
   // bring() prefetches a part of the file. send() starts the write-back of a part that was written.
   template <class Group>

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "device_array.hpp"
 #include "device_parts.hpp"
 #include "gpufs/base/limits.hpp"
+#include "gpufs/device_array.hpp"
 #include "gpufs/launch.cuh"
 #include "job/files.cuh"
 #include "job/mount_facts.hpp"
@@ -25,7 +25,7 @@ class job {
   // `alone`: no other thread of the process calls the CUDA driver meanwhile, so loads may use the
   // copy engine (launch_shape::bulk). `what`: text for errors. `table`: data for kernels, at
   // table(). `memory_bytes`: zeroed memory, at memory(). Throws gpufs::error.
-  job(const mount& m, std::string what, std::vector<std::string> paths, bool alone,
+  job(mount& m, std::string what, std::vector<std::string> paths, bool alone,
       std::span<const std::byte> table = {}, std::size_t memory_bytes = 0)
       : mount_(m), what_(std::move(what)), paths_(std::move(paths)), alone_(alone),
         brought_(brought_along(paths_, table)),
@@ -33,7 +33,7 @@ class job {
     mount_.copy_to_device(device_.data(), brought_.data(), brought_.size());
   }
 
-  const mount& of() const { return mount_; }
+  mount& of() const { return mount_; }
   failure failed() const {
     return {reinterpret_cast<atomic_word<std::uint64_t>*>(device_.data() + word_begin())};
   }
@@ -125,7 +125,7 @@ class job {
     return ceiling(brought_.size(), device_parts::alignment) * device_parts::alignment;
   }
 
-  const mount& mount_;
+  mount& mount_;
   const std::string what_;
   const std::vector<std::string> paths_;
   const bool alone_;

@@ -11,7 +11,7 @@ struct mount_facts {
   std::uint32_t multiprocessors;
   bool is_cpu;
   std::uint64_t bulk_bytes;  // the most that the copy engine loads at once; 0: not used
-  static mount_facts of(const mount& m) {
+  static mount_facts of(mount& m) {
     const mount_options& o = m.options();
     return {o.page_bytes, o.cache_bytes, m.multiprocessors(), m.device() == device_kind::cpu,
             o.bulk_bytes};

@@ -47,13 +47,13 @@ struct matmul_files {
 // Throws gpufs::error. With a path: the file's error, ENODATA if it is too short. Without a path:
 // EINVAL for impossible arguments (no rows, different types, unaligned offsets), ENOMEM, EIO for an
 // error of the device.
-void matvec(const mount& m, const matvec_files& files, bool alone);
+void matvec(mount& m, const matvec_files& files, bool alone);
 
 // out[out_offset + 4 * (i * columns + j)] = sum over k of left[i][k] * right[k][j], in float32
 // (TOCS 6.1.5). Computed by matrix units. For float32 numbers these compute six products of
 // bfloat16 parts, about as exact as sums of float32 products. The right matrix must fit into the
 // GPU's memory besides the cache; a float32 matrix takes one and a half times its size there.
 // Otherwise like matvec().
-void matmul(const mount& m, const matmul_files& files, bool alone);
+void matmul(mount& m, const matmul_files& files, bool alone);
 
 }  // namespace gpufs::linear

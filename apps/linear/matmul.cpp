@@ -4,7 +4,7 @@
 
 namespace gpufs::linear {
 
-void matmul(const mount& m, const matmul_files& files, bool alone) {
+void matmul(mount& m, const matmul_files& files, bool alone) {
   const matmul_plan plan(files, job::mount_facts::of(m));
   const job::job work(m, "matmul", {files.left.path, files.right.path, files.out}, alone);
   const device_array<char> slices(m, plan.panel_bytes());

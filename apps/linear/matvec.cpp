@@ -4,7 +4,7 @@
 
 namespace gpufs::linear {
 
-void matvec(const mount& m, const matvec_files& files, bool alone) {
+void matvec(mount& m, const matvec_files& files, bool alone) {
   const matvec_plan plan(files, job::mount_facts::of(m));
   const job::job work(m, "matvec", {files.matrix.path, files.vector.path, files.out}, alone);
   const job::file_part vector(work, 1, files.vector.offset, plan.row_bytes);

@@ -74,16 +74,15 @@ struct multiply_rows : roomy_shape {
   GPUFS_HD void multiply(const warp_group& warp, const job::opened& in,
                          const matvec_plan::share& own, std::uint64_t page) const {
     const auto [first, end, row, end_row] = plan.numbers_of(own, page);
-    const char* const data =
-        in.map(warp, (end - first) * sizeof(T), plan.offset + first * sizeof(T));
-    if (data == nullptr) return;
+    const mapping m = in.map(warp, (end - first) * sizeof(T), plan.offset + first * sizeof(T));
+    if (m.bytes == 0) return;
     const auto part = [&](std::uint64_t of, std::uint32_t rank) {
       const std::uint64_t begin = of * plan.columns, from = plan.most(begin, first);
-      return products(reinterpret_cast<const T*>(data) + (from - first),
+      return products(reinterpret_cast<const T*>(m.data) + (from - first),
                       static_cast<const T*>(vector) + (from - begin),
                       plan.least(begin + plan.columns, end) - from, rank, plan.row_team);
     };
-    in.unmap(warp, data,
+    in.unmap(warp, m,
              sum_by_teams(warp, plan.row_team, row, end_row, sums + own.sum_of(row, page), part));
   }
 

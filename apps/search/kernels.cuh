@@ -187,14 +187,14 @@ struct scan {
       const mapping m = gmmap(warp, fs, fd, static_cast<std::int64_t>(at + done * sizeof(float)),
                               (dimensions - done) * sizeof(float));
       if (m.bytes < static_cast<std::int64_t>(sizeof(float))) {
-        if (m.bytes > 0) (void)gmunmap(warp, fs, m.data);
+        (void)gmunmap(warp, fs, m);
         if (warp.is_leader()) all.failed.tell(number, m.bytes);
         return -1;
       }
       const std::uint64_t here = static_cast<std::uint64_t>(m.bytes) / sizeof(float);
       const auto* numbers = reinterpret_cast<const float*>(m.data);
       add_squared_distance(warp, sum, numbers, all.numbers + query * dimensions + done, done, here);
-      (void)gmunmap(warp, fs, m.data, sum);
+      (void)gmunmap_unfenced(warp, fs, m, sum);
       done += here;
     }
     return sum_of(warp, sum);

@@ -11,7 +11,7 @@ namespace {
 
 // `Parts`: parts of a number in the products (distance_error).
 template <int Parts>
-std::vector<found> search_in(const mount& m, const question& q, bool alone) {
+std::vector<found> search_in(mount& m, const question& q, bool alone) {
   const plan how(job::mount_facts::of(m), q);
   const std::vector<vectors_place> places = places_of(q, how);
   const job::job work(m, "search", paths_of(q), alone, std::as_bytes(std::span(places)),
@@ -26,7 +26,7 @@ std::vector<found> search_in(const mount& m, const question& q, bool alone) {
 
 }  // namespace
 
-std::vector<found> search(const mount& m, const question& q, bool alone) {
+std::vector<found> search(mount& m, const question& q, bool alone) {
   check(q);
   if (q.queries.count == 0) return {};
   // The nearest vectors have similar distances. To order them takes more precision than to decide

@@ -47,7 +47,7 @@ struct found {
 // Throws gpufs::error. With a path: the file's error, ENODATA if it is too short. Without a path:
 // EINVAL for impossible arguments, ENOMEM, EIO. Errors of a database appear only if the search
 // reaches it: the first matches of all queries may lie before it.
-std::vector<found> search(const mount& m, const question& q, bool alone);
+std::vector<found> search(mount& m, const question& q, bool alone);
 
 // Throws EINVAL if the question cannot be answered.
 void check(const question& q);

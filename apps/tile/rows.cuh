@@ -59,8 +59,10 @@ GPUFS_HD inline std::int32_t map_rows(const block_group& g, const mount_ref& fs,
 GPUFS_HD inline void unmap_rows(const block_group& g, const mount_ref& fs, const row_table& rows) {
   const warp_group warp = g.warp();
   g.sync();  // members read what others mapped
-  for (std::uint32_t part = g.rank(); part < side * 2; part += g.size())
-    (void)gmunmap_each(warp, fs, (part % 2 == 0 ? rows.first : rows.second)[part / 2], part);
+  for (std::uint32_t part = g.rank(); part < side * 2; part += g.size()) {
+    const char* const data = (part % 2 == 0 ? rows.first : rows.second)[part / 2];
+    (void)gmunmap_each_unfenced(warp, fs, mapping{data, data == nullptr ? 0 : 1}, part);
+  }
   g.sync();  // before the table is filled again
 }
 

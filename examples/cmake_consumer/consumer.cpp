@@ -4,13 +4,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "gpufs/device_array.hpp"
 #include "gpufs/launch.cuh"
 
 namespace {
 
 struct count_lines {
-  const char* path;     // in the mount's memory
-  std::int64_t* lines;  // in the mount's memory: the count, or -errno
+  const char* path;     // in the device's memory
+  std::int64_t* lines;  // in the device's memory: the count, or -errno
 
   GPUFS_HD void operator()(const gpufs::mount_ref& fs) const {
     const gpufs::thread_group group;
@@ -42,18 +43,13 @@ int main(int argc, char** argv) try {
   options.device = gpufs::device_kind::cpu;
 #endif
   options.cache_bytes = 16 << 20;
-  const gpufs::mount mount(options);
+  gpufs::mount mount(options);
 
-  const std::size_t path_bytes = std::strlen(path) + 1;
-  const std::size_t lines_offset = (path_bytes + 7) / 8 * 8;
-  char* memory = static_cast<char*>(mount.allocate(lines_offset + sizeof(std::int64_t)));
-  mount.copy_to_device(memory, path, path_bytes);
-  auto* device_lines = reinterpret_cast<std::int64_t*>(memory + lines_offset);
-  gpufs::launch(mount, {.blocks = 1, .threads = 32}, count_lines{memory, device_lines});
-  mount.synchronize();
-  std::int64_t lines = 0;
-  mount.copy_to_host(&lines, device_lines, sizeof lines);
-  mount.free(memory);
+  const gpufs::device_path device_path(mount, path);
+  const gpufs::device_array<std::int64_t> counted(mount, 1);
+  gpufs::launch(mount, {.blocks = 1, .threads = 32},
+                count_lines{device_path.data(), counted.data()});
+  const std::int64_t lines = counted.download()[0];
 
   if (lines < 0) {
     std::fprintf(stderr, "%s: %s\n", path, std::strerror(static_cast<int>(-lines)));

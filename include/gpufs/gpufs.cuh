@@ -1,13 +1,13 @@
 // gpufs, the device API: files for GPU code. The same calls run on the CPU device.
 //
-// Every call is collective over a group (base/group.cuh), unless its comment says otherwise: all
-// members make the call at the same place with the same arguments, and all get the same result. A
-// result is >= 0, or -errno. No call aborts. Every wait ends; each comment says under "Waits" for
-// what the call waits.
+// Every call is collective over a group (`concept group` of base/group.cuh), unless its comment
+// says otherwise: all members make the call at the same place with the same arguments, and all get
+// the same result. A result is >= 0, or -errno. No call aborts. Every wait ends; each comment says
+// under "Waits" for what the call waits.
 //
-// The semantics are those of POSIX where that is possible; docs/api.md lists the differences.
-// The calls and the consistency follow GPUfs (Silberstein et al., ACM TOCS 32(1), 2014, sections 3
-// and 4). The warp-level calls follow the SYSTOR 2016 paper.
+// The semantics are those of POSIX where that is possible; docs/api.md lists the differences. The
+// calls and the consistency follow GPUfs (Silberstein et al., ACM TOCS 32(1), 2014, sections 3 and
+// 4), the warp-level calls the SYSTOR 2016 paper.
 #pragma once
 
 #include "gpufs/base/group.cuh"
@@ -48,18 +48,13 @@ namespace gpufs {
 // O_TRUNC empties the file once per launch: the first open with O_TRUNC empties it, and later opens
 // of the same launch do not, even if the file was closed in between. So all groups of a launch may
 // open an output with O_TRUNC, write their parts and close it, in any order. Each launch begins
-// with an empty file. Exceptions:
-// * The driver may give replays of a CUDA graph the same number (%gridid), so they may count as one
-//   launch, of which only the first replay empties the file. A graph uses gftruncate instead.
-// * A kernel that a kernel launches is a launch of its own.
-// * A mount remembers for a million files which launch emptied the file last. Two launches that run
-//   at the same time must not both empty one file.
+// with an empty file. docs/api.md has the exceptions: CUDA graphs (use gftruncate there), launches
+// by kernels, and two launches at the same time.
 //
 // Errors:
 // * -ENOENT, -EACCES, -EISDIR, -ENAMETOOLONG, -ELOOP, -ENOTDIR, -EEXIST: as open(2).
 // * -EINVAL: an unknown flag, or a file that is not regular.
-// * -EROFS: an open for writing in a read-only mount or file system.
-// * -EFAULT: `path` is null.
+// * -EROFS: an open for writing in a read-only mount or file system. -EFAULT: `path` is null.
 // * -EXDEV: the path leaves the root of the mount (mount_options::root).
 // * -EMFILE: the mount's table (131,072 files) is full, or the host has no free descriptors.
 // * -EOVERFLOW: the file has 2^48 bytes or more.
@@ -71,21 +66,21 @@ namespace gpufs {
 //
 // Waits: for the host's open, at most the mount's request timeout. An open for writing also waits
 // while the last writer of the file gives up bytes that it could not write (gclose).
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
                                           std::int32_t flags = O_RDONLY,
                                           std::uint32_t mode = 0666) {
-  return detail::opener<Group>(fs, g).open(path, flags, mode, [&](const detail::file_view& file) {
-    return detail::empty_file(fs, g, file);
+  const auto& own = as_group(g);
+  return detail::opener(fs, own).open(path, flags, mode, [&](const detail::file_view& file) {
+    return detail::empty_file(fs, own, file);
   });
 }
 
 // Closes a descriptor once.
 //
-// The last close releases the record and notifies the host. Cached pages stay, and serve a later
-// open if the file did not change. The last close of a descriptor that writes, and the last close
-// of all descriptors through which the file may be written, flush the file: all that was written
-// reaches the file (not its disk), so that a later open sees it.
+// Cached pages stay, and serve a later open if the file did not change. The last close of a
+// descriptor that writes, and the last close of all descriptors through which the file may be
+// written, flush the file: all that was written reaches the file (not its disk).
 //
 // Returns 0, or -errno. For a descriptor that only reads, a correct program does not need the
 // result. Errors:
@@ -95,21 +90,21 @@ template <class Group>
 //   (NFS, FUSE). Bytes that could not be written are then lost, unless a second try has written
 //   them, or other descriptors may still write the file.
 //
-// The descriptor is closed in any case. Waits: for the host, if the descriptor writes. A close of a
-// descriptor that only reads does not wait for I/O. A surplus close may wait for the last valid
-// close.
-template <class Group>
+// The descriptor is closed in any case. Waits: for the host, if the descriptor writes; otherwise
+// not for I/O. A surplus close may wait for the last valid close.
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
-  g.sync();  // Other members may still use the descriptor.
-  return detail::close_descriptor(fs, g, fd);
+  const auto& own = as_group(g);
+  own.sync();  // Other members may still use the descriptor.
+  return detail::close_descriptor(fs, own, fd);
 }
 
 // Stores in `status` what the file was when it was opened. For a file that this mount writes, the
 // size includes what was written so far. Returns 0, or -EBADF. Does not wait.
-template <class Group>
+template <group Group>
 GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t fd,
                              file_status& status) {
-  return detail::describe_file(g, fs, fd, status);
+  return detail::describe_file(as_group(g), fs, fd, status);
 }
 
 // Reads bytes of a file into memory.
@@ -121,32 +116,29 @@ GPUFS_HD std::int32_t gfstat(const Group& g, const mount_ref& fs, std::int32_t f
 //
 // Returns the bytes read. They are fewer than asked only at the end of the file, or before an error
 // that the next call returns. 0: `offset` is at or past the end. When the call returns, all members
-// see the bytes.
-//
-// Errors: -EBADF; -EINVAL, a negative offset; -EOVERFLOW, offset + bytes does not fit in 63 bits;
-// -EFAULT, a null buffer; -ESTALE, the host had to open the file again, and its path leads to
-// another file now; -EIO and other errors of the host's read; -ENOBUFS, all frames of the cache
-// stayed pinned.
+// see the bytes. Errors: -EBADF; -EINVAL, a negative offset; -EOVERFLOW, offset + bytes does not
+// fit in 63 bits; -EFAULT, a null buffer; -ESTALE, the host had to open the file again, and its
+// path leads to another file now; -EIO and other errors of the host's read; -ENOBUFS, all frames of
+// the cache stayed pinned.
 //
 // Waits: for I/O and for frames, at most the mount's timeouts. Holds at most one pin while it waits
 // (a block: one per warp), and at most eight while it copies.
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread(const Group& g, const mount_ref& fs, std::int32_t fd,
                                           void* buffer, std::uint64_t bytes, std::int64_t offset) {
-  return detail::read_bytes<detail::keeps::all_pages>(g, fs, fd, buffer, bytes, offset);
+  return detail::read_bytes<detail::keeps::all_pages>(as_group(g), fs, fd, buffer, bytes, offset);
 }
 
-// As gread, but avoids putting missing pages into the cache: for parts that are not worth a frame,
-// such as a small record at a random offset. Bytes that are not in the cache come directly from
+// As gread, but avoids putting missing pages into the cache, as a read after POSIX_FADV_NOREUSE:
+// for parts that are not worth a frame. Bytes that are not in the cache come directly from
 // registered host memory, if the GPU can read it (the direct path) and no descriptor of this mount
-// writes the file. Otherwise their page is loaded into the cache. In POSIX terms: a read after
-// POSIX_FADV_NOREUSE.
-template <class Group>
+// writes the file. Otherwise their page is loaded into the cache.
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_uncached(const Group& g, const mount_ref& fs,
                                                    std::int32_t fd, void* buffer,
                                                    std::uint64_t bytes, std::int64_t offset) {
-  return detail::read_bytes<detail::keeps::none_that_it_can_do_without>(g, fs, fd, buffer, bytes,
-                                                                        offset);
+  return detail::read_bytes<detail::keeps::none_that_it_can_do_without>(as_group(g), fs, fd, buffer,
+                                                                        bytes, offset);
 }
 
 // Maps a part of a file for reading: pins the page that holds `offset`, and returns a pointer to
@@ -155,28 +147,28 @@ template <class Group>
 //   bytes   how many the caller wants, > 0; the mapping may have fewer (see mapping)
 //
 // The pointer is valid in every thread of the GPU until gmunmap. Past the end of the file the rest
-// of the page reads as zeros. Errors: -EBADF; -EINVAL, a negative offset or no bytes; others as
-// gread. Waits: as gread. Each mapping holds a frame; if a group holds many, other groups may get
-// -ENOBUFS.
-template <class Group>
+// of the page reads as zeros. Errors: as gread; -EINVAL also for no bytes. Waits: as gread. Each
+// mapping holds a frame; if a group holds many, other groups may get -ENOBUFS.
+template <group Group>
 [[nodiscard]] GPUFS_HD mapping gmmap(const Group& g, const mount_ref& fs, std::int32_t fd,
                                      std::int64_t offset, std::uint64_t bytes) {
-  return detail::map(g, fs, fd, offset, bytes);
+  return detail::map(as_group(g), fs, fd, offset, bytes);
 }
 
-// Ends a mapping; `data` points anywhere into it. Returns 0, or -EINVAL if nothing is mapped there.
-// Does not wait.
-template <class Group>
-GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* data) {
-  return detail::unmap_together(g, fs, data, detail::reads_may_be_under_way{});
+// Ends a mapping. Returns 0, also for a mapping of no bytes, which needs no end; -EINVAL if nothing
+// is mapped there. Does not wait.
+template <group Group>
+GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const mapping& m) {
+  return detail::unmap_together(as_group(g), fs, m, detail::reads_may_be_under_way{});
 }
-// The same, without a fence. Each member passes `made`: a value of up to 8 bytes that depends on
-// every byte that the member read from the mapping, such as a sum. The call waits until that value
-// is computed, so all reads have completed. A member that read nothing passes any value.
-template <class Group, class Value>
-GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* data,
-                              const Value& made) {
-  return detail::unmap_together(g, fs, data, detail::reads_have_arrived(made));
+// As gmunmap, without its fence. Each member passes `made`: a value of up to 8 bytes that depends
+// on every byte that the member read from the mapping, such as a sum. The call waits until that
+// value is computed, so all reads have completed. A member that read nothing passes any value. A
+// member whose value does not depend on all that it read may have read another page.
+template <group Group, class Value>
+GPUFS_HD std::int32_t gmunmap_unfenced(const Group& g, const mount_ref& fs, const mapping& m,
+                                       const Value& made) {
+  return detail::unmap_together(as_group(g), fs, m, detail::reads_have_arrived(made));
 }
 
 // As gmmap and gmunmap, but each member maps its own part: `offset`, `bytes` and the result are the
@@ -184,55 +176,52 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const void* d
 // this is much faster for small pages than one call per part. All members together load missing
 // pages, one after the other.
 //
-// A member with 0 bytes gets no mapping (0 bytes); it passes a null pointer to gmunmap_each, which
-// returns 0. Any member may use a mapping, and any member may end it. Called by a warp or a single
-// thread, not by a block. Holds up to one pin per member while it waits. The cache should have
-// frames for all warps that do so at the same time; otherwise some get -ENOBUFS.
-template <class Group>
+// A member that asks for 0 bytes gets a mapping of 0 bytes. Any member may use a mapping, and any
+// member may end it. Called by a warp or a single thread, not by a block. Holds up to one pin per
+// member while it waits. The cache should have frames for all warps that do so at the same time;
+// otherwise some get -ENOBUFS.
+template <group Group>
 [[nodiscard]] GPUFS_HD mapping gmmap_each(const Group& g, const mount_ref& fs, std::int32_t fd,
                                           std::int64_t offset, std::uint64_t bytes) {
-  return detail::map_each(g, fs, fd, offset, bytes);
+  return detail::map_each(as_group(g), fs, fd, offset, bytes);
 }
-template <class Group>
-GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data) {
-  return detail::unmap_each(g, fs, data, detail::reads_may_be_under_way{});
+template <group Group>
+GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const mapping& m) {
+  return detail::unmap_each(as_group(g), fs, m, detail::reads_may_be_under_way{});
 }
-// The same, without a fence (see gmunmap). `made` depends on all bytes that the member read from
-// all mappings that the group ends by this call.
-template <class Group, class Value>
-GPUFS_HD std::int32_t gmunmap_each(const Group& g, const mount_ref& fs, const void* data,
-                                   const Value& made) {
-  return detail::unmap_each(g, fs, data, detail::reads_have_arrived(made));
+// As gmunmap_each, without its fence (see gmunmap_unfenced). `made` depends on all bytes that the
+// member read from all mappings that the group ends by this call.
+template <group Group, class Value>
+GPUFS_HD std::int32_t gmunmap_each_unfenced(const Group& g, const mount_ref& fs, const mapping& m,
+                                            const Value& made) {
+  return detail::unmap_each(as_group(g), fs, m, detail::reads_have_arrived(made));
 }
 
 // As gread, but each member reads its own part, for gathers: `buffer`, `bytes`, `offset` and the
 // result are the member's own. The members copy all parts together. The latencies of parts that lie
-// in one cached page each overlap, several at a time. A member with 0 bytes gets 0.
-//
-// Called by a warp or a single thread, not by a block. Holds up to eight pins while it copies, and
-// one while it waits.
-template <class Group>
+// in one cached page each overlap, several at a time. A member with 0 bytes gets 0. Called by a
+// warp or a single thread, not by a block. Holds up to eight pins while it copies, and one while it
+// waits.
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_each(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                void* buffer, std::uint64_t bytes,
                                                std::int64_t offset) {
-  return detail::read_each<detail::keeps::all_pages>(g, fs, fd, static_cast<char*>(buffer), bytes,
-                                                     offset);
+  return detail::read_each<detail::keeps::all_pages>(as_group(g), fs, fd,
+                                                     static_cast<char*>(buffer), bytes, offset);
 }
 // As gread_each, but avoids putting missing pages into the cache (see gread_uncached).
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_uncached_each(const Group& g, const mount_ref& fs,
                                                         std::int32_t fd, void* buffer,
                                                         std::uint64_t bytes, std::int64_t offset) {
   return detail::read_each<detail::keeps::none_that_it_can_do_without>(
-      g, fs, fd, static_cast<char*>(buffer), bytes, offset);
+      as_group(g), fs, fd, static_cast<char*>(buffer), bytes, offset);
 }
 
-// Announces how the caller will use a part of a file, as posix_fadvise(2).
-//   offset, bytes  the part, in bytes; bytes 0: up to the end of the file
-//   advice         one of POSIX_FADV_*:
-// * POSIX_FADV_WILLNEED loads the part into the cache, in runs that the copy engine fills
-//   (file/bulk.cuh). That is faster than any number of reading threads. Bytes that are not in the
-//   host's memory come at the speed of its disk.
+// Announces the use of a part of a file, as posix_fadvise(2): `bytes` from `offset` on, 0 for all
+// up to the end of the file. `advice` is one of POSIX_FADV_*:
+// * POSIX_FADV_WILLNEED loads the part into the cache, in runs that the copy engine fills. That is
+//   faster than any number of reading threads.
 // * POSIX_FADV_DONTNEED writes the part's dirty bytes to the file now, while other groups continue,
 //   instead of at a close or sync. The pages stay in the cache. The next gfsync or gclose returns
 //   the errors.
@@ -242,22 +231,20 @@ template <class Group>
 // Errors: -EBADF, also for a descriptor without the access that the advice needs; -EINVAL, a
 // negative offset or an unknown advice. Waits: for I/O, at most as long as gread. A single thread
 // of a GPU loads nothing.
-template <class Group>
+template <group Group>
 GPUFS_HD std::int32_t gfadvise(const Group& g, const mount_ref& fs, std::int32_t fd,
                                std::int64_t offset, std::uint64_t bytes, std::int32_t advice) {
-  return detail::advise(g, fs, fd, offset, bytes, advice);
+  return detail::advise(as_group(g), fs, fd, offset, bytes, advice);
 }
 
 // Sends bytes to a sink: a host function that the mount registered (mount::open_sink). The output
 // has no fixed bound. Calls of one group arrive in order. A call of at most the channel's staging
-// bytes arrives as one piece.
-//
-// Returns `bytes`, or -errno: -EBADF, the sink is not open; -EFAULT, `data` is null; the error that
-// the sink returned; -EIO. Waits for the host.
-template <class Group>
+// bytes arrives as one piece. Returns `bytes`, or -errno: -EBADF, the sink is not open; -EFAULT,
+// `data` is null; the error that the sink returned; -EIO. Waits for the host.
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gsend(const Group& g, const mount_ref& fs, std::int32_t sink,
                                           const void* data, std::uint64_t bytes) {
-  return detail::send_bytes(g, fs, sink, data, bytes);
+  return detail::send_bytes(as_group(g), fs, sink, data, bytes);
 }
 
 }  // namespace gpufs

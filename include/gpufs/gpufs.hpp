@@ -3,8 +3,10 @@
 // through mount::ref() and gpufs/gpufs.cuh.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -57,13 +59,13 @@ struct mount_options {
   unsigned open_files = 131072;  // open-file records, at most 131,072
   unsigned cpu_threads = 0;      // threads of a launch on the CPU device. 0: one per core
   // A call that needs a frame returns -ENOBUFS after this time without any progress in the cache.
-  std::uint64_t reclaim_timeout_ns = 1'000'000'000;
+  std::chrono::nanoseconds reclaim_timeout = std::chrono::seconds(1);
   // A request returns -EIO after this time in all. Of each period in which this process is stopped,
   // a tenth of a second counts.
-  std::uint64_t request_timeout_ns = 120'000'000'000;
+  std::chrono::nanoseconds request_timeout = std::chrono::seconds(120);
   // Limit of unmount(). Kernels that still run get half of it. Time in which this process is
   // stopped does not count. See mount::~mount.
-  std::uint64_t unmount_timeout_ns = 20'000'000'000;
+  std::chrono::nanoseconds unmount_timeout = std::chrono::seconds(20);
   // Never writes: calls that would write return -EROFS. Saves the memory that stores which bytes of
   // a page are dirty: an eighth of cache_bytes, in addition to the cache.
   bool read_only = false;
@@ -72,12 +74,16 @@ struct mount_options {
   //
   // No value: every file that the process may open. An empty path is an error, so that a setting
   // left empty does not give access to all files. Not allowed together with `backend`.
-  std::optional<std::string> root;
+  std::optional<std::filesystem::path> root;
   // Whether the service may copy to and from mappings of files (only without `backend`). The
   // service then installs a handler of SIGBUS, for files that become shorter meanwhile. A program
   // that installs its own handler later should call the one that it found. False: no handler, and
   // half the rate of staged loads.
   bool maps_files = true;
+  // Whether the mount raises the soft limit of descriptors of the process (RLIMIT_NOFILE) to its
+  // hard limit. It keeps a descriptor for each file that it caches. False: with fewer, files are
+  // opened again more often.
+  bool raises_descriptor_limit = true;
   std::shared_ptr<gpufs::backend> backend;  // does the I/O; null: POSIX
 };
 
@@ -124,11 +130,17 @@ class mount {
   // backend or of a sink (open, read, sync or close on a dead server). Memory that these may still
   // use stays allocated until the process ends.
   ~mount();
+  // Moves. Kernels, handles and device memory stay valid; a device_guard, a device_array and a
+  // device_path refer to the object and not to the mount in it, so they must not outlive the move.
+  // An assignment first ends the mount that was there, as the destructor does. A mount that was
+  // moved from may only be assigned to or destroyed.
+  mount(mount&& other) noexcept;
+  mount& operator=(mount&& other) noexcept;
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
 
   // Ends the mount, in the way that the end of a process ends file access:
-  // * waits for the kernels of the device, at most `unmount_timeout_ns`;
+  // * waits for the kernels of the device, at most `unmount_timeout`;
   // * ends the service;
   // * writes the bytes that kernels wrote and did not close (exactly the dirty bytes) to their
   //   files, and makes them durable;
@@ -136,7 +148,7 @@ class mount {
   //
   // Drops what was stored in a writable mapping without gmsync or gmunmap. If a kernel does not
   // end, its bytes are not written, because it may still change them. A call of the backend may
-  // take `request_timeout_ns` before it is given up.
+  // take `request_timeout` before it is given up.
   //
   // Throws gpufs::error with the path, for the first file of which bytes are lost or may be: an
   // exception cannot be overlooked as a result can. file_errors() returns all of them. ETIMEDOUT: a
@@ -156,17 +168,17 @@ class mount {
   //
   // May be called after unmount(). Throws gpufs::error with the path, also if the path cannot be
   // opened as a folder. Waits for the disk.
-  void sync_folder(const std::string& path) const;
+  void sync_folder(const std::filesystem::path& path);
 
   // The handle for kernels. Throws ESHUTDOWN after unmount(). The call also wakes the service, so
   // call it for each launch (gpufs::launch does). `bulk`: as in launch_shape (launch.cuh).
-  mount_ref ref(bool bulk = true) const;
+  mount_ref ref(bool bulk = true);
 
   // The address of a handle in the memory of the mount's device, without the bulk path. For kernels
   // whose launch passes no structs by value (those of run-time compilers). The address stays the
   // same while the mount lives. The call wakes the service too: a service that was not woken may
   // answer the first request some milliseconds later.
-  const mount_ref* device_ref() const;
+  const mount_ref* device_ref();
 
   device_kind device() const;  // cpu or cuda
   int ordinal() const;
@@ -182,10 +194,10 @@ class mount {
   // Starts to record what the service does (opens, staged reads, closes, sends, registrations).
   // Records up to `events_max` events of about 150 bytes each, plus at most 256 bytes of the path.
   // Direct loads and hits never reach the host; stats() counts them.
-  void start_timeline(std::size_t events_max = 1'000'000) const;
+  void start_timeline(std::size_t events_max = 1'000'000);
   // Ends the recording. Returns it in the Trace Event Format (JSON), for Perfetto or
   // chrome://tracing.
-  std::string stop_timeline() const;
+  std::string stop_timeline();
 
   // Opens a sink, which takes bytes that kernels send (gsend). Returns its number for gsend. Each
   // sink has a thread that calls `take`, one call at a time; a slow sink delays only the groups
@@ -195,11 +207,11 @@ class mount {
   // std::bad_alloc gives ENOMEM. `take` must not close its own sink. Kernels can still change the
   // bytes during the call: copy them first, then check the copy. Throws gpufs::error: EMFILE,
   // limits::sinks_max are open; EAGAIN, the system gives no thread.
-  std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take) const;
-  // Closes a sink. Waits for the current call of `take`, at most `request_timeout_ns`; no further
+  std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take);
+  // Closes a sink. Waits for the current call of `take`, at most `request_timeout`; no further
   // call begins. Returns false if `take` has not returned by then; what it uses must stay until it
   // does.
-  [[nodiscard]] bool close_sink(std::int32_t sink) const;
+  [[nodiscard]] bool close_sink(std::int32_t sink);
 
   // Reads a file into the page cache, and maps and registers it for direct loads, as far as the
   // budget allows.
@@ -207,27 +219,27 @@ class mount {
   // Returns the bytes registered; 0 without a direct path. A file that changed less than two
   // seconds ago gets a new version at its next open, which makes the registration useless. Kernels
   // learn of each extent by one staged load. Throws if the file cannot be opened. Waits for I/O.
-  std::uint64_t register_file(const std::string& path);
+  std::uint64_t register_file(const std::filesystem::path& path);
 
   // Ends the direct path for all registered extents, and frees them. Call it only while no kernel
-  // of the mount runs. Waits for the device, at most `unmount_timeout_ns`; if it is not idle by
+  // of the mount runs. Waits for the device, at most `unmount_timeout`; if it is not idle by
   // then, throws gpufs::error EBUSY and changes nothing.
   void drop_extents();
 
   // Waits until the device has ended all work. Throws gpufs::error (EIO) if a kernel failed. If the
   // budget for direct loads is used up, also releases extents of files that have changed since;
   // that waits for kernels too.
-  void synchronize() const;
+  void synchronize();
 
   // Zeroed memory of the mount's device. Plain allocations; on the CPU device, host memory. free()
   // waits for the device's kernels. A GPU's mount keeps up to 128 MiB of freed memory for later
   // calls, until it ends.
-  void* allocate(std::size_t bytes) const;
-  void free(void* memory) const noexcept;
+  void* allocate(std::size_t bytes);
+  void free(void* memory) noexcept;
   // Copies from or to any host memory. The copies are complete on return, and wait for no kernel.
   // For 4 MiB or more, several threads copy, through pinned memory of up to 16 MiB that a GPU's
   // mount keeps.
-  void copy_to_device(void* to, const void* from, std::size_t bytes) const;
+  void copy_to_device(void* to, const void* from, std::size_t bytes);
   void copy_to_host(void* to, const void* from, std::size_t bytes) const;
 
  private:

@@ -26,7 +26,7 @@ struct launch_shape {
 namespace detail {
 
 // Runs `call(functor, fs)` once per block on the CPU device's threads. Returns when all have ended.
-void run_on_cpu(const mount& m, const launch_shape& shape,
+void run_on_cpu(mount& m, const launch_shape& shape,
                 void (*call)(const void* functor, const mount_ref& fs), const void* functor);
 
 #if defined(__CUDACC__)
@@ -66,7 +66,7 @@ inline void check(cudaError_t status, const char* what) {
 // ended. The mount must outlive the kernel. Throws gpufs::error if the launch fails; ENOTSUP if the
 // mount is on a GPU and the caller was compiled by a plain C++ compiler.
 template <class Kernel>
-void launch(const mount& m, const launch_shape& shape, const Kernel& kernel) {
+void launch(mount& m, const launch_shape& shape, const Kernel& kernel) {
   if (m.device() == device_kind::cpu) {
     detail::run_on_cpu(
         m, shape,

@@ -4,6 +4,7 @@
 #include "gpufs/file/map.cuh"
 #include "gpufs/file/mapped_writes.cuh"
 #include "gpufs/file/truncate.cuh"
+#include "gpufs/file/write_place.cuh"
 
 namespace gpufs {
 
@@ -38,41 +39,11 @@ namespace gpufs {
 //
 // Waits: for I/O if a page must be loaded, or other pages written back first; at most the mount's
 // timeouts. An append also waits while the file is being truncated.
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gwrite(const Group& g, const mount_ref& fs, std::int32_t fd,
                                            const void* buffer, std::uint64_t bytes,
                                            std::int64_t offset) {
-  const detail::found_file found = detail::find_to_write(fs, g, fd);
-  if (found.error != 0) return found.error;
-  const bool appends = (found.view.access & access_append) != 0;
-  if (offset < 0 && !appends) return -EINVAL;
-  if (bytes == 0) return 0;
-  if (buffer == nullptr) return -EFAULT;
-  if (bytes > limits::file_bytes_max) return -EFBIG;
-  struct {
-    std::uint64_t at;
-  } begin{static_cast<std::uint64_t>(offset)};
-  if (appends) {
-    if (g.is_leader()) {
-      detail::begin_size_use(fs, found.view.node);
-      begin.at = fs.node(found.view.node).size.fetch_add_relaxed(bytes);
-    }
-    begin = g.broadcast(begin);
-  }
-  if (begin.at >= limits::file_bytes_max - bytes) {
-    if (appends && g.is_leader()) {
-      fs.node(found.view.node).size.add_relaxed(~bytes + 1);
-      detail::end_size_use(fs, found.view.node);
-    }
-    return -EFBIG;
-  }
-  const auto* const from = static_cast<const char*>(buffer);
-  const std::uint64_t end = begin.at + bytes;
-  const std::int64_t written =
-      detail::write_bytes(fs, g, fd, found.view, from, begin.at, end, appends);
-  // write_bytes() has ended with a barrier, so this comes after the marks of all members.
-  if (appends && g.is_leader()) detail::end_size_use(fs, found.view.node);
-  return written;
+  return detail::write_at(as_group(g), fs, fd, buffer, bytes, offset);
 }
 
 // Makes all that was written to the file through this mount durable, as fdatasync(2).
@@ -87,12 +58,13 @@ template <class Group>
 //   gclose.
 //
 // Waits: for I/O.
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gfsync(const Group& g, const mount_ref& fs, std::int32_t fd) {
-  const detail::found_file found = detail::find_file(fs, g, fd, access_write);
+  const auto& own = as_group(g);
+  const detail::found_file found = detail::find_file(fs, own, fd, access_write);
   if (found.error != 0) return found.error;
-  g.sync();
-  return detail::sync_file(fs, g, found.view);
+  own.sync();
+  return detail::sync_file(fs, own, found.view);
 }
 
 // Sets the size of the file to `size` bytes: cuts it, or extends it with zeros.
@@ -110,17 +82,10 @@ template <class Group>
 //   fails, up to the last gclose.
 //
 // Waits: for the host, for writes that were given up, and for appends under way.
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gftruncate(const Group& g, const mount_ref& fs, std::int32_t fd,
                                                std::int64_t size) {
-  const detail::found_file found = detail::find_file(fs, g, fd, access_write);
-  if (found.error != 0) return found.error;
-  if (size < 0) return -EINVAL;
-  if (static_cast<std::uint64_t>(size) >= limits::file_bytes_max) return -EFBIG;
-  g.sync();
-  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
-    return detail::truncate_file(fs, part, found.view, static_cast<std::uint64_t>(size));
-  });
+  return detail::resize(as_group(g), fs, fd, size);
 }
 
 // gunlink removes a path, as unlink(2). grename renames `path` to `new_path`, as rename(2).
@@ -135,25 +100,17 @@ template <class Group>
 //   nothing.
 //
 // Waits: for the host.
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gunlink(const Group& g, const mount_ref& fs, const char* path) {
   if (!fs.writes()) return -EROFS;
-  return detail::ask_about_paths(fs, g, request_code::unlink, path, nullptr);
+  return detail::ask_about_paths(fs, as_group(g), request_code::unlink, path, nullptr);
 }
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t grename(const Group& g, const mount_ref& fs, const char* path,
                                             const char* new_path) {
   if (!fs.writes()) return -EROFS;
-  return detail::ask_about_paths(fs, g, request_code::rename, path, new_path);
+  return detail::ask_about_paths(fs, as_group(g), request_code::rename, path, new_path);
 }
-
-// A part of a file in GPU memory that kernels may write. `bytes`: as in mapping.
-struct writable_mapping {
-  char* data;
-  std::int64_t bytes;
-  std::int32_t fd;
-  std::uint32_t reserved;
-};
 
 // Maps a part of a file for reading and writing, as gmmap. `fd` must be open for both, and must
 // stay open until the mapping ends.
@@ -164,99 +121,30 @@ struct writable_mapping {
 // file; gftruncate does.
 //
 // Errors: as gmmap; -EACCES if the descriptor does not both read and write. Waits: as gmmap.
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD writable_mapping gmmap_write(const Group& g, const mount_ref& fs,
                                                     std::int32_t fd, std::int64_t offset,
                                                     std::uint64_t bytes) {
-  if (offset < 0 || bytes == 0) return {nullptr, -EINVAL, fd, 0};
-  const detail::found_file found = detail::find_file(fs, g, fd, access_read | access_write);
-  if (found.error != 0) return {nullptr, found.error, fd, 0};
-  constexpr std::uint32_t both = access_read | access_write;
-  if ((found.view.access & both) != both) return {nullptr, -EACCES, fd, 0};
-  const auto at = static_cast<std::uint64_t>(offset);
-  if (at >= found.view.size) return {nullptr, 0, fd, 0};
-  const std::uint64_t page = at >> fs.layout.page_shift;
-  const page_pin pin = detail::pin_to_write(fs, g, found.view, page);
-  if (pin.valid < 0) return {nullptr, pin.valid, fd, 0};
-  const std::uint64_t within = at - (page << fs.layout.page_shift);
-  const std::uint64_t left = found.view.size - at;
-  const mapping m = detail::mapping_of(fs, pin, within, left < bytes ? left : bytes);
-  return {fs.page(pin.frame) + within, m.bytes, fd, 0};
+  return detail::map_to_write(as_group(g), fs, fd, offset, bytes);
 }
-
-namespace detail {
-
-// Marks the bytes that were stored in a mapping as dirty. Stores the frame of the page in
-// `frame_number`, and the frame of its copy in `copy`. Returns 0; -EINVAL if `m` is no mapping for
-// writing; or -EBADF. Collective. Waits while the file is being truncated.
-template <class Group>
-GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const writable_mapping& m,
-                                   std::uint32_t& frame_number, std::int32_t& copy) {
-  if (!find_frame(fs, m.data, frame_number) || m.bytes <= 0) return -EINVAL;
-  const auto within = static_cast<std::uint64_t>(m.data - fs.page(frame_number));
-  if (static_cast<std::uint64_t>(m.bytes) > fs.layout.page_bytes() - within) return -EINVAL;
-  g.sync();
-  copy = 0;
-  if (g.is_leader()) copy = frame_of_copy(fs, frame_number);
-  copy = g.broadcast(copy);
-  if (copy < 0) return copy;
-  const found_file found = find_to_write(fs, g, m.fd);
-  if (found.error != 0) return found.error;
-  if (g.is_leader()) begin_size_use(fs, found.view.node);
-  // Marks nothing past the end of the file: it may have been cut since the page was mapped.
-  const std::uint64_t size = file_size(fs, g, found.view.node);
-  const std::uint64_t page_begin = g.broadcast(frame_table(fs).header(frame_number).key()).low
-                                   << fs.layout.page_shift;
-  const std::uint64_t stop = within + static_cast<std::uint64_t>(m.bytes);
-  const std::uint64_t there = size > page_begin ? size - page_begin : 0;
-  mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(copy), within,
-               stop < there ? stop : there);
-  if (g.is_leader()) end_size_use(fs, found.view.node);
-  return 0;
-}
-
-}  // namespace detail
 
 // Writes to the file what was stored in the mapping so far. The file has the bytes when the call
 // returns; its disk may not (gfsync). Returns 0, or -errno as gfsync; -EINVAL if `m` is not a
 // mapping for writing. Waits: for I/O.
-template <class Group>
+template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gmsync(const Group& g, const mount_ref& fs,
                                            const writable_mapping& m) {
-  std::uint32_t frame_number = 0;
-  std::int32_t copy = 0;
-  const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
-  if (result != 0) return result;
-  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
-    return detail::write_back(fs, part).flush_page(frame_number);
-  });
+  return detail::write_mapping(as_group(g), fs, m);
 }
 
 // Ends a mapping for writing. What was stored in it becomes dirty, and reaches the file as if
-// gwrite had written it. Returns 0; -EINVAL if `m` is not a mapping for writing; -EBADF if its
-// descriptor was closed before, and then the stored bytes are lost. Does not wait for I/O, but
-// waits while the file is being truncated.
-template <class Group>
-GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const writable_mapping& m) {
-  std::uint32_t frame_number = 0;
-  std::int32_t copy = 0;
-  const std::int32_t result = detail::take_changes(fs, g, m, frame_number, copy);
-  if (result != 0 && result != -EBADF) return result;
-  g.sync();
-  if (g.is_leader()) {
-    const detail::frame_table frames(fs);
-    const auto copy_frame = static_cast<std::uint32_t>(copy);
-    // Release: a group that maps the page again, and finds no mapping of the copy, evicts the copy.
-    (void)fs.dirt(copy_frame).node.fetch_add_release(~0u);
-    // The copy is no longer needed, unless another group has mapped the page too.
-    detail::drop_copy(fs, copy_frame);
-    frames.unpin(frame_number);
-    // Release: pairs with are_pages_mapped(). A group that sees the lower count also sees the marks
-    // of what was stored (with -EBADF: it is lost).
-    (void)fs.at<name_state>(fs.layout.names)->mapped.fetch_add_release(~std::uint64_t{0});
-  }
-  g.sync();
-  return result;
+// gwrite had written it. Returns 0, also for a mapping of no bytes; -EINVAL if `m` is not a mapping
+// for writing; -EBADF if its descriptor was closed before, and then the stored bytes are lost. Does
+// not wait for I/O, but waits while the file is being truncated.
+template <group Group>
+[[nodiscard]] GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs,
+                                            const writable_mapping& m) {
+  return detail::unmap_written(as_group(g), fs, m);
 }
 
 }  // namespace gpufs

@@ -63,6 +63,7 @@ class Mount:
         unmount_timeout_ns: int,
         read_only: bool,
         maps_files: bool,
+        raises_descriptor_limit: bool,
         root: bytes | None,
     ) -> None: ...
     @property

@@ -84,6 +84,9 @@ class Mount(MountStatus):
             the cache's size in addition to the cache, is not allocated.
         maps_files: the service copies to and from mappings of files, and installs a handler of
             SIGBUS for this. ``False``: no handler, and half the rate of staged loads.
+        raises_descriptor_limit: the process's soft limit of descriptors is raised to its hard
+            limit, for good. The mount keeps a descriptor for each file that it caches; with fewer,
+            files are opened again more often.
         root: a folder. Paths are relative to it, and nothing outside of it is served (``EXDEV``).
             ``None``: all files that the process may open. An empty path is refused.
 
@@ -134,6 +137,7 @@ class Mount(MountStatus):
         unmount_timeout_s: float = 20.0,
         read_only: bool = False,
         maps_files: bool = True,
+        raises_descriptor_limit: bool = True,
         root: str | bytes | os.PathLike[str] | None = None,
     ) -> None:
         asked = {name: value for name, value in locals().items() if name != "self"}
@@ -165,6 +169,7 @@ class Mount(MountStatus):
             unmount_timeout_ns=nanoseconds("unmount_timeout_s", unmount_timeout_s),
             read_only=read_only,
             maps_files=maps_files,
+            raises_descriptor_limit=raises_descriptor_limit,
             root=given_root,
         )
         if device == "auto" and self._core.device == "cpu" and _misses_gpu():

@@ -34,6 +34,7 @@ class Options(TypedDict):
     unmount_timeout_ns: int
     read_only: bool
     maps_files: bool
+    raises_descriptor_limit: bool
     root: bytes | None
 
 

@@ -56,7 +56,7 @@ file_pointer open_file(const std::shared_ptr<mount_holder>& holder, bool writes,
   std::unique_ptr<arrays::file> opened = holder->use(made);
   return {opened.release(), [holder, writes](arrays::file* file) {
             try {
-              holder->use([&](const mount&) {
+              holder->use([&](mount&) {
                 try {
                   file->close();
                 } catch (const std::exception&) {
@@ -160,7 +160,7 @@ class py_file {
 
   template <class F>
   static auto use(mount_holder& holder, file_state& state, arrays::file& file, const F& f) {
-    return holder.use([&](const mount&) {
+    return holder.use([&](mount&) {
       const std::shared_lock lock(state.in_use);
       if (file.descriptor() < 0) throw_closed();  // closed after get()
       return f(file);
@@ -170,7 +170,7 @@ class py_file {
   static void close_now(mount_holder& holder, file_state& state, arrays::file& file) {
     bool reached = false;
     try {
-      holder.use([&](const mount&) {
+      holder.use([&](mount&) {
         reached = true;
         const std::unique_lock lock(state.in_use);
         file.close();
@@ -225,12 +225,12 @@ void bind_arrays(nb::module_& m) {
             bool waits = false;
             {
               const nb::gil_scoped_release released;
-              waits = holder->use([](const mount& m) { return m.device() == device_kind::cpu; });
+              waits = holder->use([](mount& m) { return m.device() == device_kind::cpu; });
             }
             const bool writes = (flags & O_ACCMODE) != O_RDONLY;
             auto file =
                 interruptibly({holder->left()}, nb::none(), [=, own_memory = memory.memory] {
-                  return open_file(holder, writes, [&](const mount& m) {
+                  return open_file(holder, writes, [&](mount& m) {
                     return std::make_unique<arrays::file>(m, own_memory, to_open, to_tell, flags,
                                                           mode);
                   });

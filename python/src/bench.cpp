@@ -69,7 +69,7 @@ struct held {
   void give_back() noexcept {
     if (thing == nullptr) return;
     try {
-      holder->use([&](const mount&) { thing.reset(); });
+      holder->use([&](mount&) { thing.reset(); });
     } catch (const std::exception&) {
       (void)thing.release();  // the mount was closed first: nothing can free the object
     }
@@ -113,16 +113,14 @@ void bind_memory(nb::module_& m) {
   m.def(
       "bench_copy_on_device",
       [](const py_mount& mount_, std::uint64_t bytes) {
-        return py_plain_memory(mount_.holder, use(mount_, [&](const mount& m) {
-                                 return bench::copy_on_device(m, bytes);
-                               }));
+        return py_plain_memory(
+            mount_.holder, use(mount_, [&](mount& m) { return bench::copy_on_device(m, bytes); }));
       },
       "mount"_a, "bytes"_a);
   m.def(
       "bench_registered_file",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes) {
-        return py_plain_memory(mount_.holder,
-                               use(mount_, [bytes, file = path_of(path)](const mount& m) {
+        return py_plain_memory(mount_.holder, use(mount_, [bytes, file = path_of(path)](mount& m) {
                                  return bench::registered_file(m, file, bytes);
                                }));
       },
@@ -132,9 +130,8 @@ void bind_memory(nb::module_& m) {
       .def(
           "__init__",
           [](py_device_memory* place, const py_mount& mount_, std::uint64_t bytes) {
-            auto memory = use(mount_, [&](const mount& m) {
-              return std::make_unique<bench::device_memory>(m, bytes);
-            });
+            auto memory = use(
+                mount_, [&](mount& m) { return std::make_unique<bench::device_memory>(m, bytes); });
             new (place) py_device_memory(mount_.holder, std::move(memory));
           },
           "mount"_a, "bytes"_a)
@@ -190,33 +187,32 @@ void bind_ours(nb::module_& m) {
   m.def(
       "bench_open",
       [](const py_mount& mount_, const nb::bytes& path) {
-        return use(mount_,
-                   [file = path_of(path)](const mount& m) { return bench::open_file(m, file); });
+        return use(mount_, [file = path_of(path)](mount& m) { return bench::open_file(m, file); });
       },
       "mount"_a, "path"_a);
   m.def(
       "bench_touch_extents",
       [](const py_mount& mount_, std::int32_t fd, std::uint64_t bytes) {
-        use(mount_, [&](const mount& m) { bench::touch_extents(m, fd, bytes); });
+        use(mount_, [&](mount& m) { bench::touch_extents(m, fd, bytes); });
       },
       "mount"_a, "fd"_a, "bytes"_a);
   m.def(
       "bench_read",
       [](const py_mount& mount_, std::int32_t fd, const bench::walk& w) {
-        return use(mount_, [&](const mount& m) { return bench::read(m, fd, w); });
+        return use(mount_, [&](mount& m) { return bench::read(m, fd, w); });
       },
       "mount"_a, "fd"_a, "walk"_a);
   m.def(
       "bench_check",
       [](const py_mount& mount_, std::int32_t fd, const bench::walk& w) {
-        return use(mount_, [&](const mount& m) { return bench::check(m, fd, w).wrong_bytes; });
+        return use(mount_, [&](mount& m) { return bench::check(m, fd, w).wrong_bytes; });
       },
       "mount"_a, "fd"_a, "walk"_a);
   m.def(
       "bench_open_small_files",
       [](const py_mount& mount_, const nb::bytes& folder, std::uint64_t first,
          std::uint64_t count) {
-        return use(mount_, [first, count, place = path_of(folder)](const mount& m) {
+        return use(mount_, [first, count, place = path_of(folder)](mount& m) {
           return bench::open_small_files(m, place, first, count);
         });
       },
@@ -228,7 +224,7 @@ void bind_ours(nb::module_& m) {
       "bench_write_file",
       [=](const py_mount& mount_, const nb::bytes& path, const py_plain_memory& content,
           std::uint64_t bytes, std::uint64_t chunk_bytes, std::uint32_t blocks) {
-        return use(mount_, [&, file = path_of(path)](const mount& m) {
+        return use(mount_, [&, file = path_of(path)](mount& m) {
           return bench::write_file(m, file, content.get(), writing(bytes, chunk_bytes, blocks));
         });
       },
@@ -237,7 +233,7 @@ void bind_ours(nb::module_& m) {
       "bench_write_cached",
       [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes,
           std::uint64_t chunk_bytes, std::uint32_t blocks, std::uint64_t operations) {
-        return use(mount_, [&, file = path_of(path)](const mount& m) {
+        return use(mount_, [&, file = path_of(path)](mount& m) {
           return bench::write_cached(m, file, writing(bytes, chunk_bytes, blocks), operations);
         });
       },
@@ -246,7 +242,7 @@ void bind_ours(nb::module_& m) {
       "bench_append",
       [=](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes,
           std::uint64_t chunk_bytes, std::uint32_t blocks) {
-        return use(mount_, [&, file = path_of(path)](const mount& m) {
+        return use(mount_, [&, file = path_of(path)](mount& m) {
           return bench::append(m, file, writing(bytes, chunk_bytes, blocks));
         });
       },
@@ -255,7 +251,7 @@ void bind_ours(nb::module_& m) {
       "bench_raw_write",
       [=](const py_mount& mount_, std::uint64_t bytes, std::uint64_t chunk_bytes,
           std::uint32_t blocks, std::uint64_t operations) {
-        return use(mount_, [&](const mount& m) {
+        return use(mount_, [&](mount& m) {
           return bench::raw_write(m, writing(bytes, chunk_bytes, blocks), operations);
         });
       },
@@ -263,7 +259,7 @@ void bind_ours(nb::module_& m) {
   m.def(
       "bench_reopen",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t operations) {
-        return use(mount_, [operations, file = path_of(path)](const mount& m) {
+        return use(mount_, [operations, file = path_of(path)](mount& m) {
           return bench::reopen(m, file, operations);
         });
       },
@@ -274,20 +270,19 @@ void bind_limits(nb::module_& m) {
   m.def(
       "bench_raw_pull",
       [](const py_mount& mount_, const py_plain_memory& from, const bench::walk& w) {
-        return use(mount_, [&](const mount& m) { return bench::raw_pull(m, from.get(), w); });
+        return use(mount_, [&](mount& m) { return bench::raw_pull(m, from.get(), w); });
       },
       "mount"_a, "source"_a, "walk"_a);
   m.def(
       "bench_raw_read",
       [](const py_mount& mount_, const py_plain_memory& from, const bench::walk& w) {
-        return use(mount_, [&](const mount& m) { return bench::raw_read(m, from.get(), w); });
+        return use(mount_, [&](mount& m) { return bench::raw_read(m, from.get(), w); });
       },
       "mount"_a, "source"_a, "walk"_a);
   m.def(
       "bench_copy_engine",
       [](const py_mount& mount_, std::uint64_t bytes, std::uint64_t chunk_bytes) {
-        return use(mount_,
-                   [&](const mount& m) { return bench::copy_engine(m, bytes, chunk_bytes); });
+        return use(mount_, [&](mount& m) { return bench::copy_engine(m, bytes, chunk_bytes); });
       },
       "mount"_a, "bytes"_a, "chunk_bytes"_a);
 }
@@ -296,7 +291,7 @@ void bind_peers(nb::module_& m) {
   m.def(
       "bench_read_then_copy",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes) {
-        return use(mount_, [bytes, file = path_of(path)](const mount& m) {
+        return use(mount_, [bytes, file = path_of(path)](mount& m) {
           return bench::read_then_copy(m, file, bytes);
         });
       },
@@ -305,7 +300,7 @@ void bind_peers(nb::module_& m) {
       "bench_pipeline",
       [](const py_mount& mount_, const nb::bytes& path, std::uint64_t bytes,
          std::uint64_t chunk_bytes, unsigned threads) {
-        return use(mount_, [=, file = path_of(path)](const mount& m) {
+        return use(mount_, [=, file = path_of(path)](mount& m) {
           return bench::pipeline(m, file, bytes, chunk_bytes, threads);
         });
       },

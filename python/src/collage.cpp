@@ -116,7 +116,7 @@ void bind_collage(nb::module_& m) {
                                       memory_of<std::uint32_t>(distances),
                                       memory_of<std::uint8_t>(made)};
         const collage::summary told = use_interruptibly(
-            mount_.holder, nb::make_tuple(pixels, tiles, distances, made), [=](const mount& m) {
+            mount_.holder, nb::make_tuple(pixels, tiles, distances, made), [=](mount& m) {
               return collage::make_collage(m, collage::open_dataset(from), picture, to);
             });
         return nb::make_tuple(tiles, distances, made, told.candidates, told.seconds);

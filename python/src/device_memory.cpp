@@ -90,7 +90,7 @@ void bind_memory(nb::module_& m) {
       .def("__init__",
            [](py_memory* place, const py_mount& mount_) {
              auto memory =
-                 use(*mount_.holder, [](const mount& m) { return arrays::make_device_memory(m); });
+                 use(*mount_.holder, [](mount& m) { return arrays::make_device_memory(m); });
              new (place) py_memory(mount_.holder, std::move(memory));
            })
       .def(

@@ -165,7 +165,7 @@ class search_job {
     std::shared_ptr<const search_result> result;
     std::exception_ptr error;
     try {
-      result = holder_->use([this](const mount& m) { return search(m); });
+      result = holder_->use([this](mount& m) { return search(m); });
     } catch (...) {
       error = std::current_exception();  // result() throws it again
     }
@@ -215,7 +215,7 @@ class search_job {
   }
 
  private:
-  std::shared_ptr<const search_result> search(const mount& m) {
+  std::shared_ptr<const search_result> search(mount& m) {
     search_result r(words_);
     r.files = grep::walk(roots_, r.failures);
     std::uint64_t bytes = 0;

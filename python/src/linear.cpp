@@ -32,7 +32,7 @@ void bind_linear(nb::module_& m) {
             file_of(matrix, matrix_offset, is_bfloat16), rows,         columns,
             file_of(vector, vector_offset, is_bfloat16), text_of(out), out_offset};
         use_interruptibly(mount_.holder, nb::none(),
-                          [=](const mount& m) { linear::matvec(m, files, alone); });
+                          [=](mount& m) { linear::matvec(m, files, alone); });
       },
       "mount"_a, "matrix"_a, "matrix_offset"_a, "rows"_a, "columns"_a, "vector"_a,
       "vector_offset"_a, "is_bfloat16"_a, "out"_a, "out_offset"_a, "alone"_a);
@@ -50,7 +50,7 @@ void bind_linear(nb::module_& m) {
                                          text_of(out),
                                          out_offset};
         use_interruptibly(mount_.holder, nb::none(),
-                          [=](const mount& m) { linear::matmul(m, files, alone); });
+                          [=](mount& m) { linear::matmul(m, files, alone); });
       },
       "mount"_a, "left"_a, "left_offset"_a, "rows"_a, "depth"_a, "right"_a, "right_offset"_a,
       "columns"_a, "is_bfloat16"_a, "out"_a, "out_offset"_a, "alone"_a);

@@ -43,9 +43,9 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
           std::uint64_t page_bytes, unsigned workers, std::uint64_t extent_budget_bytes,
           std::uint64_t extent_bytes, unsigned channel_slots, std::uint32_t staging_bytes,
           std::uint64_t bulk_bytes, unsigned rings, unsigned open_files, unsigned cpu_threads,
-          std::uint64_t reclaim_timeout_ns, std::uint64_t request_timeout_ns,
-          std::uint64_t unmount_timeout_ns, bool read_only, bool maps_files,
-          const std::optional<nb::bytes>& root) {
+          std::int64_t reclaim_timeout_ns, std::int64_t request_timeout_ns,
+          std::int64_t unmount_timeout_ns, bool read_only, bool maps_files,
+          bool raises_descriptor_limit, const std::optional<nb::bytes>& root) {
   mount_options options;
   options.device = device_named(device);
   options.ordinal = ordinal;
@@ -60,11 +60,12 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
   options.rings = rings;
   options.open_files = open_files;
   options.cpu_threads = cpu_threads;
-  options.reclaim_timeout_ns = reclaim_timeout_ns;
-  options.request_timeout_ns = request_timeout_ns;
-  options.unmount_timeout_ns = unmount_timeout_ns;
+  options.reclaim_timeout = std::chrono::nanoseconds(reclaim_timeout_ns);
+  options.request_timeout = std::chrono::nanoseconds(request_timeout_ns);
+  options.unmount_timeout = std::chrono::nanoseconds(unmount_timeout_ns);
   options.read_only = read_only;
   options.maps_files = maps_files;
+  options.raises_descriptor_limit = raises_descriptor_limit;
   if (root) options.root = bytes_of(*root);
   // Allocates and pins memory, which takes seconds on some machines.
   new (place) py_mount(
@@ -72,7 +73,7 @@ void make(py_mount* place, const std::string& device, int ordinal, std::uint64_t
 }
 
 nb::dict options_of(py_mount& self) {
-  const mount_options o = use(self, [](const mount& m) { return m.options(); });
+  const mount_options o = use(self, [](mount& m) { return m.options(); });
   nb::dict d;
   d["ordinal"] = o.ordinal;
   d["cache_bytes"] = o.cache_bytes;
@@ -86,18 +87,19 @@ nb::dict options_of(py_mount& self) {
   d["rings"] = o.rings;
   d["open_files"] = o.open_files;
   d["cpu_threads"] = o.cpu_threads;
-  d["reclaim_timeout_ns"] = o.reclaim_timeout_ns;
-  d["request_timeout_ns"] = o.request_timeout_ns;
-  d["unmount_timeout_ns"] = o.unmount_timeout_ns;
+  d["reclaim_timeout_ns"] = o.reclaim_timeout.count();
+  d["request_timeout_ns"] = o.request_timeout.count();
+  d["unmount_timeout_ns"] = o.unmount_timeout.count();
   d["read_only"] = o.read_only;
   d["maps_files"] = o.maps_files;
-  d["root"] =
-      o.root ? nb::object(nb::bytes(o.root->data(), o.root->size())) : nb::object(nb::none());
+  d["raises_descriptor_limit"] = o.raises_descriptor_limit;
+  d["root"] = o.root ? nb::object(nb::bytes(o.root->native().data(), o.root->native().size()))
+                     : nb::object(nb::none());
   return d;
 }
 
 nb::dict stats_of(py_mount& self) {
-  const statistics s = use(self, [](const mount& m) { return m.stats(); });
+  const statistics s = use(self, [](mount& m) { return m.stats(); });
   nb::dict d;
   for (std::uint32_t i = 0; i < counter_count; ++i) {
     d[statistics::name(static_cast<counter>(i))] = s.values[i];
@@ -116,8 +118,7 @@ nb::dict stats_of(py_mount& self) {
 // Tuples with the fields of gpufs::file_statistics, in the order of
 // gpufs._statistics.FileStatistics.
 nb::list file_stats_of(py_mount& self) {
-  const std::vector<file_statistics> files =
-      use(self, [](const mount& m) { return m.file_stats(); });
+  const std::vector<file_statistics> files = use(self, [](mount& m) { return m.file_stats(); });
   nb::list list;
   for (const file_statistics& f : files) {
     list.append(nb::make_tuple(nb::bytes(f.path.data(), f.path.size()), f.size, f.hits,
@@ -149,7 +150,7 @@ void bind_mount(nb::module_& m) {
            "page_bytes"_a, "workers"_a, "extent_budget_bytes"_a, "extent_bytes"_a,
            "channel_slots"_a, "staging_bytes"_a, "bulk_bytes"_a, "rings"_a, "open_files"_a,
            "cpu_threads"_a, "reclaim_timeout_ns"_a, "request_timeout_ns"_a, "unmount_timeout_ns"_a,
-           "read_only"_a, "maps_files"_a, "root"_a.none())
+           "read_only"_a, "maps_files"_a, "raises_descriptor_limit"_a, "root"_a.none())
       .def("close",
            [](py_mount& self) {
              const std::shared_ptr<mount_holder>& holder = self.holder;
@@ -178,7 +179,7 @@ void bind_mount(nb::module_& m) {
           "sync_folder",
           [](py_mount& self, const nb::bytes& path) {
             use_interruptibly(self.holder, nb::none(),
-                              [folder = bytes_of(path)](const mount& m) { m.sync_folder(folder); });
+                              [folder = bytes_of(path)](mount& m) { m.sync_folder(folder); });
           },
           "path"_a)
       .def_prop_ro("closed",
@@ -186,31 +187,27 @@ void bind_mount(nb::module_& m) {
                      const nb::gil_scoped_release released;
                      return self.holder->closed();
                    })
-      .def_prop_ro("device",
-                   [](py_mount& self) {
-                     return name_of(use(self, [](const mount& m) { return m.device(); }));
-                   })
       .def_prop_ro(
-          "ordinal",
-          [](py_mount& self) { return use(self, [](const mount& m) { return m.ordinal(); }); })
+          "device",
+          [](py_mount& self) { return name_of(use(self, [](mount& m) { return m.device(); })); })
+      .def_prop_ro("ordinal",
+                   [](py_mount& self) { return use(self, [](mount& m) { return m.ordinal(); }); })
       .def_prop_ro(
           "device_name",
-          [](py_mount& self) { return use(self, [](const mount& m) { return m.device_name(); }); })
+          [](py_mount& self) { return use(self, [](mount& m) { return m.device_name(); }); })
       .def_prop_ro(
           "direct_path",
-          [](py_mount& self) { return use(self, [](const mount& m) { return m.direct_path(); }); })
+          [](py_mount& self) { return use(self, [](mount& m) { return m.direct_path(); }); })
+      .def_prop_ro("bulk_path",
+                   [](py_mount& self) { return use(self, [](mount& m) { return m.bulk_path(); }); })
       .def_prop_ro(
-          "bulk_path",
-          [](py_mount& self) { return use(self, [](const mount& m) { return m.bulk_path(); }); })
-      .def_prop_ro("multiprocessors",
-                   [](py_mount& self) {
-                     return use(self, [](const mount& m) { return m.multiprocessors(); });
-                   })
+          "multiprocessors",
+          [](py_mount& self) { return use(self, [](mount& m) { return m.multiprocessors(); }); })
       .def_prop_ro("options", options_of)
       .def("device_ref",
            [](py_mount& self) {
              return reinterpret_cast<std::uintptr_t>(
-                 use(self, [](const mount& m) { return m.device_ref(); }));
+                 use(self, [](mount& m) { return m.device_ref(); }));
            })
       .def("stats", stats_of)
       .def("file_stats", file_stats_of)
@@ -225,13 +222,11 @@ void bind_mount(nb::module_& m) {
       .def(
           "start_timeline",
           [](py_mount& self, std::size_t events_max) {
-            use(self, [&](const mount& m) { m.start_timeline(events_max); });
+            use(self, [&](mount& m) { m.start_timeline(events_max); });
           },
           "events_max"_a)
       .def("stop_timeline",
-           [](py_mount& self) {
-             return use(self, [](const mount& m) { return m.stop_timeline(); });
-           })
+           [](py_mount& self) { return use(self, [](mount& m) { return m.stop_timeline(); }); })
       .def("drop_extents",
            [](py_mount& self) {
              self.holder->refuse_forked();
@@ -240,7 +235,7 @@ void bind_mount(nb::module_& m) {
              });
            })
       .def("synchronize", [](py_mount& self) {
-        use_interruptibly(self.holder, nb::none(), [](const mount& m) { m.synchronize(); });
+        use_interruptibly(self.holder, nb::none(), [](mount& m) { m.synchronize(); });
       });
 }
 

@@ -49,7 +49,7 @@ void bind_search(nb::module_& m) {
          std::uint64_t dimensions, double threshold, std::uint32_t top, bool alone) {
         const search::question q = question_of(queries, databases, dimensions, threshold, top);
         const std::vector<search::found> lists = use_interruptibly(
-            mount_.holder, nb::none(), [=](const mount& m) { return search::search(m, q, alone); });
+            mount_.holder, nb::none(), [=](mount& m) { return search::search(m, q, alone); });
         const auto [distances, indices] = to_bytes(lists);
         return nb::make_tuple(distances, indices);
       },

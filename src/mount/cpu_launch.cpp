@@ -12,8 +12,8 @@
 
 namespace gpufs::detail {
 
-void run_on_cpu(const mount& m, const launch_shape& shape,
-                void (*call)(const void*, const mount_ref&), const void* functor) {
+void run_on_cpu(mount& m, const launch_shape& shape, void (*call)(const void*, const mount_ref&),
+                const void* functor) {
   const cpu_launch launch(m);
   const mount_ref fs = m.ref(shape.bulk);
   std::atomic<std::uint32_t> next{0};

@@ -8,7 +8,7 @@ namespace gpufs {
 
 class cpu_launch {
  public:
-  explicit cpu_launch(const mount& m);
+  explicit cpu_launch(mount& m);
   ~cpu_launch();
   cpu_launch(const cpu_launch&) = delete;
   cpu_launch& operator=(const cpu_launch&) = delete;

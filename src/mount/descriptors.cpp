@@ -24,11 +24,11 @@ std::size_t descriptors_open(std::uint64_t limit) {
 
 }  // namespace
 
-std::size_t descriptors_max(std::size_t threads) {
+std::size_t descriptors_max(std::size_t threads, bool raises_limit) {
   constexpr std::size_t of_a_thread = 2;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
-  if (limit.rlim_cur < limit.rlim_max) {
+  if (raises_limit && limit.rlim_cur < limit.rlim_max) {
     const rlimit raised{limit.rlim_max, limit.rlim_max};
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }

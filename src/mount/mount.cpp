@@ -65,6 +65,11 @@ std::unique_ptr<device> make_device(mount_options& options) {
   return make_cpu_device(threads);
 }
 
+// complete() has refused negative times.
+std::uint64_t in_ns(std::chrono::nanoseconds time) {
+  return static_cast<std::uint64_t>(time.count());
+}
+
 }  // namespace
 
 struct mount::implementation {
@@ -73,7 +78,7 @@ struct mount::implementation {
     options = complete(options, *gpu);
     if (options.backend == nullptr) {
       posix_backend_options posix;
-      posix.root = options.root;
+      if (options.root) posix.root = options.root->native();
       // Mapped writes need several threads: one or two threads write() as fast as they copy and
       // fault pages in.
       posix.mapped_writes = options.maps_files && options.workers >= 4;
@@ -106,10 +111,10 @@ struct mount::implementation {
   // it. Then this object must live for ever, with everything that the running threads may use.
   void end() {
     if (ended.exchange(true)) return;
-    const deadline all = deadline::after(options.unmount_timeout_ns);
+    const deadline all = deadline::after(in_ns(options.unmount_timeout));
     // Kernels get half of the time. A kernel that waits for a hanging service ends when the service
     // stops.
-    (void)gpu->wait_idle(all.or_after(options.unmount_timeout_ns / 2).left_ns());
+    (void)gpu->wait_idle(all.or_after(in_ns(options.unmount_timeout) / 2).left_ns());
     extents->ask_to_end();
     requests->ask_to_end();
     const bool service_hangs = !requests->stop(all);
@@ -125,7 +130,8 @@ struct mount::implementation {
     std::exception_ptr failure;
     try {
       if (!idle) report_unwritten(*gpu, ref, *files_open, -ETIMEDOUT);
-      else if (!flush_files(*gpu, ref, *files_open, {service_hangs, options.request_timeout_ns}))
+      else if (!flush_files(*gpu, ref, *files_open,
+                            {service_hangs, in_ns(options.request_timeout)}))
         obstacle = "writing what was not closed hangs in I/O";
     } catch (const std::exception&) {  // most likely out of memory
       failure = std::current_exception();
@@ -176,8 +182,8 @@ struct mount::implementation {
     shared = gpu->allocate_shared(channel.total_bytes);
     shared_bytes = channel.total_bytes;
     ref.channel = {shared.device, channel};
-    ref.timeouts = {options.request_timeout_ns};
-    ref.reclaim_timeout_ns = options.reclaim_timeout_ns;
+    ref.timeouts = {in_ns(options.request_timeout)};
+    ref.reclaim_timeout_ns = in_ns(options.reclaim_timeout);
     std::random_device random;
     for (std::uint64_t& word : ref.path_key) word = (std::uint64_t{random()} << 32) | random();
     // The handle does not change from here on.
@@ -188,9 +194,11 @@ struct mount::implementation {
 
     const bool openers = options.workers >= openers_from_workers;
     const unsigned copiers = ref.layout.bulk.most == 0 ? 0 : std::max(options.workers, 2u);
-    files_open = std::make_unique<file_table>(
-        options.backend, descriptors_max((openers ? 2 : 1) * options.workers + copiers),
-        ref.layout.node_count);
+    files_open =
+        std::make_unique<file_table>(options.backend,
+                                     descriptors_max((openers ? 2 : 1) * options.workers + copiers,
+                                                     options.raises_descriptor_limit),
+                                     ref.layout.node_count);
     extents = std::make_unique<extent_registrar>(
         *gpu, *files_open, *record,
         extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
@@ -264,7 +272,15 @@ void leave_behind(Implementation* left) noexcept {
 }  // namespace
 
 mount::mount(const mount_options& options) : self_(std::make_unique<implementation>(options)) {}
+mount::mount(mount&& other) noexcept = default;
+mount& mount::operator=(mount&& other) noexcept {
+  if (this == &other) return *this;
+  const mount before(std::move(*this));
+  self_ = std::move(other.self_);
+  return *this;
+}
 mount::~mount() {
+  if (self_ == nullptr) return;
   // A forked child lacks the threads that end() would wait for, and only the parent may flush the
   // files.
   if (self_->is_forked()) {
@@ -287,7 +303,8 @@ mount::~mount() {
   }
   if (self_->obstacle == nullptr) return;
   std::fprintf(stderr, "gpufs: unmount: %s after %.1f s; what it may use stays allocated\n",
-               self_->obstacle, static_cast<double>(self_->options.unmount_timeout_ns) / 1e9);
+               self_->obstacle,
+               std::chrono::duration<double>(self_->options.unmount_timeout).count());
   self_->closer.dismiss();
   leave_behind(self_.release());
 }
@@ -308,13 +325,14 @@ void mount::unmount() {
 
 file_error_list mount::file_errors() const { return self_->files_open->errors().list(); }
 
-void mount::sync_folder(const std::string& path) const {
-  const int status = self_->options.backend->sync_folder(path);
+void mount::sync_folder(const std::filesystem::path& path) {
+  const int status = self_->options.backend->sync_folder(path.native());
   if (status < 0)
-    throw error(-status, status == -EINVAL ? "not a folder that holds data" : "sync_folder", path);
+    throw error(-status, status == -EINVAL ? "not a folder that holds data" : "sync_folder",
+                path.native());
 }
 
-mount_ref mount::ref(bool bulk) const {
+mount_ref mount::ref(bool bulk) {
   self_->refuse_ended();
   self_->requests->wake();
   mount_ref ref = self_->ref;
@@ -323,7 +341,7 @@ mount_ref mount::ref(bool bulk) const {
   return ref;
 }
 
-const mount_ref* mount::device_ref() const {
+const mount_ref* mount::device_ref() {
   self_->refuse_ended();
   self_->requests->wake();
   return self_->device_ref;
@@ -401,23 +419,23 @@ std::vector<file_statistics> mount::file_stats() const {
   return all;
 }
 
-void mount::start_timeline(std::size_t events_max) const { self_->record->start(events_max); }
-std::string mount::stop_timeline() const { return self_->record->stop(); }
+void mount::start_timeline(std::size_t events_max) { self_->record->start(events_max); }
+std::string mount::stop_timeline() { return self_->record->stop(); }
 
-std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) const {
+std::int32_t mount::open_sink(std::function<int(const char*, std::size_t)> take) {
   self_->refuse_ended();
   return self_->sinks->open(std::move(take));
 }
-bool mount::close_sink(std::int32_t sink) const {
-  return self_->sinks->close(sink, deadline::after(self_->options.request_timeout_ns));
+bool mount::close_sink(std::int32_t sink) {
+  return self_->sinks->close(sink, deadline::after(in_ns(self_->options.request_timeout)));
 }
 
-std::uint64_t mount::register_file(const std::string& path) {
+std::uint64_t mount::register_file(const std::filesystem::path& path) {
   self_->refuse_ended();
   std::uint64_t handle = 0;
   std::shared_ptr<host_file> file;
-  const int status = self_->files_open->open(path, false, handle, file);
-  if (status < 0) throw error(-status, "register_file", path);
+  const int status = self_->files_open->open(path.native(), false, handle, file);
+  if (status < 0) throw error(-status, "register_file", path.native());
   // Closes the file opened above on every path.
   struct closing {
     file_table& files;
@@ -431,7 +449,7 @@ void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
   // Copies for groups that gave up may still run.
-  if (!self_->gpu->wait_idle(self_->options.unmount_timeout_ns))
+  if (!self_->gpu->wait_idle(in_ns(self_->options.unmount_timeout)))
     throw error(EBUSY, "drop_extents: the device is not idle");
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} -
                                 l.extent_head);
@@ -439,13 +457,13 @@ void mount::drop_extents() {
   self_->extents->drop_all();
 }
 
-void mount::synchronize() const {
+void mount::synchronize() {
   self_->gpu->synchronize();
   if (self_->extents->lacks_budget()) self_->extents->give_back_unreachable();
 }
-void* mount::allocate(std::size_t bytes) const { return self_->gpu->allocate(bytes); }
-void mount::free(void* memory) const noexcept { self_->gpu->free(memory); }
-void mount::copy_to_device(void* to, const void* from, std::size_t bytes) const {
+void* mount::allocate(std::size_t bytes) { return self_->gpu->allocate(bytes); }
+void mount::free(void* memory) noexcept { self_->gpu->free(memory); }
+void mount::copy_to_device(void* to, const void* from, std::size_t bytes) {
   self_->gpu->copy_to_device(to, from, bytes);
 }
 void mount::copy_to_host(void* to, const void* from, std::size_t bytes) const {
@@ -456,7 +474,7 @@ device_guard::device_guard(const mount& m)
     : device_(m.self_->gpu.get()), previous_(device_->make_current()) {}
 device_guard::~device_guard() { device_->restore(previous_); }
 
-cpu_launch::cpu_launch(const mount& m) : device_(*m.self_->gpu) { device_.begin_launch(); }
+cpu_launch::cpu_launch(mount& m) : device_(*m.self_->gpu) { device_.begin_launch(); }
 cpu_launch::~cpu_launch() { device_.end_launch(); }
 
 bool cuda_available() { return cuda_device_count() > 0; }

@@ -68,6 +68,9 @@ mount_options complete(const mount_options& asked, const device& d) {
     o.rings = static_cast<unsigned>(
         std::clamp<std::uint64_t>(frames / ring_frames_min, 1, std::max(1u, d.multiprocessors())));
   require(o.rings <= frames, "rings: more than the cache has pages");
+  require(o.reclaim_timeout.count() >= 0, "reclaim timeout: must not be negative");
+  require(o.request_timeout.count() > 0, "request timeout: must be more than 0");
+  require(o.unmount_timeout.count() >= 0, "unmount timeout: must not be negative");
   require(o.bulk_bytes <= limits::bulk_bytes_max, "bulk size: at most 16 MiB");
   require(o.open_files >= 1 && o.open_files <= limits::open_files_max,
           "open files: from 1 to 131,072");

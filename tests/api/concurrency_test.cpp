@@ -19,7 +19,7 @@ namespace {
 // A stream of the mount's device, so that launches run at the same time. The CPU device needs none.
 class launch_stream {
  public:
-  explicit launch_stream([[maybe_unused]] const mount& m) {
+  explicit launch_stream([[maybe_unused]] mount& m) {
 #if defined(__CUDACC__)
     const device_guard guard(m);
     cudaStream_t stream = nullptr;
@@ -152,7 +152,7 @@ TEST_P(concurrency_test, counters_add_up) {
   constexpr std::uint32_t groups = 24;
   std::uint64_t pages = 0;
   std::uint64_t bytes = 0;
-  const mount fs(options);
+  mount fs(options);
   for (std::uint64_t round = 0; round < 5; ++round) {
     const reading r = make_reading(files, groups, round);
     const totals t = check_reading(
@@ -188,7 +188,7 @@ TEST_P(concurrency_test, counters_add_up) {
 TEST_P(concurrency_test, groups_that_meet_at_a_page_load_it_once) {
   options.cache_bytes = 64 * 1024;
   constexpr std::uint32_t groups = 16;
-  const mount fs(options);
+  mount fs(options);
   fault slow;
   slow.delay = std::chrono::milliseconds(3);
   io->add(slow);
@@ -216,7 +216,7 @@ TEST_P(concurrency_test, groups_that_meet_at_a_page_load_it_once) {
 
 TEST_P(concurrency_test, groups_that_open_one_file_open_it_once) {
   constexpr std::uint32_t groups = 16;
-  const mount fs(options);
+  mount fs(options);
   fault slow;
   slow.on = operation::open;
   slow.delay = std::chrono::milliseconds(20);
@@ -237,7 +237,7 @@ TEST_P(concurrency_test, groups_that_open_one_file_open_it_once) {
 TEST_P(concurrency_test, as_many_closes_succeed_as_opens) {
   constexpr std::uint32_t groups = 16;
   constexpr int rounds = 25;
-  const mount fs(options);
+  mount fs(options);
   const random_delays delays(7);
   std::string input;
   const std::uint64_t paths[] = {add_string(input, files[0].path),
@@ -276,7 +276,7 @@ TEST_P(concurrency_test, as_many_closes_succeed_as_opens) {
 // others open it.
 TEST_P(concurrency_test, groups_that_empty_one_output_keep_each_others_parts) {
   constexpr std::uint32_t groups = 24;
-  const mount fs(options);
+  mount fs(options);
   const random_delays delays(11);
   world->write("out", std::string(100'000, '?'));
   for (std::uint64_t launch = 0; launch < 6; ++launch) {
@@ -308,7 +308,7 @@ TEST_P(concurrency_test, groups_that_empty_one_output_keep_each_others_parts) {
 
 TEST_P(concurrency_test, several_launches_at_once_on_one_mount) {
   constexpr std::uint32_t groups = 8;
-  const mount fs(options);
+  mount fs(options);
   std::vector<std::thread> users;
   for (std::uint64_t u = 0; u < 4; ++u) {
     users.emplace_back([&, u] {
@@ -336,7 +336,7 @@ TEST_P(concurrency_test, several_mounts_at_once_on_the_same_files) {
       own.page_bytes = std::uint64_t{512} << (2 * u);
       own.cache_bytes = 24 * own.page_bytes;
       for (std::uint64_t round = 0; round < 3; ++round) {
-        const mount fs(own);
+        mount fs(own);
         const launch_stream stream(fs);
         const reading r = make_reading(files, groups, u * 100 + round);
         stage s(fs, GetParam(), groups, stream.get());
@@ -348,7 +348,7 @@ TEST_P(concurrency_test, several_mounts_at_once_on_the_same_files) {
 }
 
 TEST_P(concurrency_test, a_descriptor_serves_kernels_that_did_not_open_it) {
-  const mount fs(options);
+  mount fs(options);
   session opener(fs, GetParam());
   const std::int32_t fd = opener.open(files[3].path);
   ASSERT_GE(fd, 0);

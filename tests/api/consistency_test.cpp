@@ -182,8 +182,8 @@ TEST_P(consistency_test, reads_behind_a_truncation_are_short) {
 
 // Readers while the host truncates and extends the file: each byte is the file's or zero, and
 // nobody is killed.
-void read_while_truncated(const mount& m, group_kind kind, file_world& files,
-                          const std::string& content, std::int32_t fd) {
+void read_while_truncated(mount& m, group_kind kind, file_world& files, const std::string& content,
+                          std::int32_t fd) {
   std::atomic<bool> done{false};
   std::thread truncater([&] {
     for (std::uint64_t i = 0; !done; ++i) {

@@ -50,7 +50,7 @@ std::vector<step> make_steps() {
   options.cache_bytes = 12 * page_bytes;  // dirty pages leave for want of frames, too
   options.workers = 2;
   options.cpu_threads = 2;
-  const mount fs(options);
+  mount fs(options);
   session calls(fs, group_kind::warp);
   const std::int32_t fd = calls.open(path, O_RDWR | O_CREAT);
   for (std::size_t i = 0; i < steps.size(); ++i) {

@@ -16,7 +16,7 @@ constexpr std::uint64_t soon_ns = 20'000'000'000, timeout_ns = 5 * soon_ns;
 
 class dead_workers : public conformance {
  protected:
-  dead_workers() { options.request_timeout_ns = timeout_ns; }
+  dead_workers() { options.request_timeout = std::chrono::nanoseconds(timeout_ns); }
   void kill(operation on, std::uint64_t nth = 1) {
     fault death;
     death.on = on;

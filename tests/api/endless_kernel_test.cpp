@@ -60,7 +60,7 @@ class endless_kernel : public ::testing::Test {
 };
 
 TEST_F(endless_kernel, is_waited_for_and_what_it_wrote_last_is_in_the_file) {
-  options_.unmount_timeout_ns = 120'000'000'000;
+  options_.unmount_timeout = std::chrono::seconds(120);
   begin();
   std::thread ends([&] { EXPECT_NO_THROW(fs_->unmount()); });
   // It goes on only after the mount has begun to end.
@@ -85,7 +85,7 @@ TEST_F(endless_kernel, is_waited_for_and_what_it_wrote_last_is_in_the_file) {
 
 // The service ends after half of the time, the kernel a moment after that.
 TEST_F(endless_kernel, may_close_its_files_when_the_service_has_ended) {
-  options_.unmount_timeout_ns = 10'000'000'000;
+  options_.unmount_timeout = std::chrono::seconds(10);
   begin(true);
   go_on_ = true;
   EXPECT_NO_THROW(fs_->unmount());
@@ -97,7 +97,7 @@ TEST_F(endless_kernel, may_close_its_files_when_the_service_has_ended) {
 }
 
 TEST_F(endless_kernel, has_nothing_written_and_its_files_are_reported) {
-  options_.unmount_timeout_ns = 200'000'000;
+  options_.unmount_timeout = std::chrono::milliseconds(200);
   begin();
   {
     session calls(*fs_, group_kind::thread);

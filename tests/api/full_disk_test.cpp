@@ -53,7 +53,7 @@ class small_world {
 
  private:
   const std::string folder_;
-  const mount fs_;
+  mount fs_;
   session calls_;
 };
 
@@ -136,7 +136,7 @@ TEST_P(full_disk, a_file_larger_than_cache_and_disk_ends_in_errors_and_its_close
   in_small_file_system(room_bytes, [kind = GetParam()](const std::string& folder) {
     mount_options options = base_options();
     options.cache_bytes = room_bytes / 4;
-    options.reclaim_timeout_ns = 20'000'000;
+    options.reclaim_timeout = std::chrono::milliseconds(20);
     small_world world(folder, kind, options);
     const std::int32_t fd = world.open("a", O_RDWR | O_CREAT);
     const std::string content = self_checking(4, 0, 0, 2 * room_bytes);

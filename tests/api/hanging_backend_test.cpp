@@ -47,9 +47,9 @@ class hanging_backend_test : public ::testing::TestWithParam<unsigned> {
     o.cache_bytes = 64 * o.page_bytes;
     o.extent_bytes = extent_bytes;
     o.extent_budget_bytes = 16 * extent_bytes;
-    o.request_timeout_ns = 50'000'000;
-    o.reclaim_timeout_ns = 50'000'000;
-    o.unmount_timeout_ns = 200'000'000;
+    o.request_timeout = std::chrono::milliseconds(50);
+    o.reclaim_timeout = std::chrono::milliseconds(50);
+    o.unmount_timeout = std::chrono::milliseconds(200);
     return o;
   }
 
@@ -63,7 +63,7 @@ class hanging_backend_test : public ::testing::TestWithParam<unsigned> {
   }
 
   // All kinds of calls, of a program that does not care for errors.
-  void use(const mount& fs, const hanging_backend::gate& gate) {
+  void use(mount& fs, const hanging_backend::gate& gate) {
     session s(fs, group_kind::thread);
     const std::int32_t fd = in_time("open", [&] { return s.open("a"); });
     bool has_read = true;  // on a busy machine a call may be given up without a hang
@@ -157,7 +157,7 @@ TEST_P(hanging_backend_test, what_the_last_gclose_gave_up_is_reported_at_the_end
   const std::shared_ptr<hanging_backend::gate> gate = io->calls();
   mount_options o = options(std::move(io));
   o.workers = std::max(o.workers, 2u);  // the others answer
-  o.request_timeout_ns = 500'000'000;
+  o.request_timeout = std::chrono::milliseconds(500);
   mount fs(o);
   {
     session s(fs, group_kind::thread);
@@ -226,7 +226,7 @@ TEST_P(hanging_backend_test, so_may_a_sink_that_could_not_be_closed) {
 TEST_P(hanging_backend_test, a_sink_that_returns_after_its_close_gave_up_lets_the_mount_end) {
   std::atomic<bool> go_on{false};
   mount_options o = options(memory_);
-  o.unmount_timeout_ns = limit_ns;
+  o.unmount_timeout = std::chrono::nanoseconds(limit_ns);
   mount fs(o);
   const std::int32_t sink = fs.open_sink([&go_on](const char*, std::size_t) {
     while (!go_on) std::this_thread::sleep_for(1ms);

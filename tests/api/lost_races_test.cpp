@@ -77,8 +77,8 @@ TEST(lost_races, an_open_that_others_fail_for_each_time_ends_in_an_error) {
   mount_options options = base_options();
   options.backend = io;
   options.workers = 3;
-  options.request_timeout_ns = 3'000'000'000;
-  const mount fs(options);
+  options.request_timeout = std::chrono::seconds(3);
+  mount fs(options);
   session other(fs, group_kind::thread), creator(fs, group_kind::thread);
   std::thread others([&] {
     for (unsigned done = 0; !is_done;) {
@@ -122,8 +122,8 @@ TEST(lost_races, an_open_waits_no_longer_than_the_last_writer_for_the_host) {
   mount_options options = base_options();
   options.backend = io;
   options.workers = 3;
-  options.request_timeout_ns = 3'000'000'000;
-  const mount fs(options);
+  options.request_timeout = std::chrono::seconds(3);
+  mount fs(options);
   session last(fs, group_kind::thread), next(fs, group_kind::thread);
   const std::int32_t fd = last.open("a", O_RDWR);
   ASSERT_EQ(last.write(fd, "bytes", 0), 5);

@@ -108,7 +108,7 @@ device_call set_register(std::int64_t value) {
 }
 
 TEST_F(many_files_test, more_than_65536_files_are_open_at_once) {
-  const mount fs(options);
+  mount fs(options);
   stage s(fs, group_kind::warp, groups);
   std::string paths;
   const std::vector<std::int64_t> fds = on_each_file(

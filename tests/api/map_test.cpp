@@ -75,10 +75,10 @@ TEST_P(map_test, wrong_arguments_are_refused) {
 TEST_P(map_test, only_what_is_mapped_can_be_unmapped) {
   create("a", 3 * page_bytes());
   const std::int32_t fd = open("a");
-  for (const bool hands_over : {false, true}) {
+  for (const bool unfenced : {false, true}) {
     const map_answer m = calls().map(fd, 10, 100);
     ASSERT_EQ(m.result, 100);
-    const auto unmap = [&](std::int64_t pointer) { return calls().unmap(pointer, hands_over); };
+    const auto unmap = [&](std::int64_t pointer) { return calls().unmap(pointer, unfenced); };
     const auto frames_begin =
         static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(fs().ref().page(0)));
     const auto cache_bytes = static_cast<std::int64_t>(fs().options().cache_bytes);
@@ -92,6 +92,13 @@ TEST_P(map_test, only_what_is_mapped_can_be_unmapped) {
     EXPECT_EQ(unmap(another), -EINVAL) << "a frame without a mapping";
     EXPECT_EQ(unmap(m.pointer + 50), 0) << "any pointer into the mapping will do";
     EXPECT_EQ(unmap(m.pointer), -EINVAL) << "the second time";
+  }
+}
+
+TEST_P(map_test, a_mapping_of_no_bytes_needs_no_end) {
+  for (const bool unfenced : {false, true}) {
+    EXPECT_EQ(calls().unmap(0, unfenced, 0), 0) << "at the end of the file";
+    EXPECT_EQ(calls().unmap(0, unfenced, -EIO), 0) << "of a gmmap that failed";
   }
 }
 
@@ -195,7 +202,7 @@ TEST_P(map_test, what_each_member_mapped_can_be_evicted_afterwards) {
 
 TEST_P(map_test, calls_end_when_every_frame_is_mapped) {
   options.cache_bytes = 8 * page_bytes();
-  options.reclaim_timeout_ns = 20'000'000;
+  options.reclaim_timeout = std::chrono::milliseconds(20);
   const std::string content = create("a", 10 * page_bytes());
   create("small", 100);
   const std::int32_t fd = open("a");

@@ -96,7 +96,7 @@ class conformance : public ::testing::TestWithParam<setting> {
   std::uint64_t page_bytes() const { return GetParam().page_bytes; }
 
   // With `options` as they are at the first call of one of these.
-  const mount& fs() {
+  mount& fs() {
     if (mounted_ == nullptr) mounted_ = std::make_unique<mount>(options);
     return *mounted_;
   }

@@ -26,6 +26,15 @@ void PrintTo(const option_limits& o, std::ostream* out) { *out << o.name; }
 
 constexpr std::uint64_t KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
 constexpr std::uint64_t one_second_ns = 1'000'000'000;
+constexpr std::uint64_t longest_ns = ~std::uint64_t{0} >> 1;  // one more is a negative time
+
+template <class T>
+std::uint64_t as_number(T value) {
+  return value;
+}
+std::uint64_t as_number(std::chrono::nanoseconds time) {
+  return static_cast<std::uint64_t>(time.count());
+}
 
 template <class T>
 option_limits limits_of(const char* name, T mount_options::* option,
@@ -35,7 +44,7 @@ option_limits limits_of(const char* name, T mount_options::* option,
   o.set = [option](mount_options& options, std::uint64_t value) {
     options.*option = static_cast<T>(value);
   };
-  o.get = [option](const mount_options& options) { return std::uint64_t{options.*option}; };
+  o.get = [option](const mount_options& options) { return as_number(options.*option); };
   o.accepted = std::move(accepted);
   o.refused = std::move(refused);
   return o;
@@ -89,11 +98,12 @@ std::vector<option_limits> all_limits() {
       limits_of("rings", &options::rings, {1, 2, 255, 256}, {257, ~0u}),
       limits_of("open files", &options::open_files, {1, 2, 131071, 131072}, {0, 131073, ~0u}),
       limits_of("CPU threads", &options::cpu_threads, {1, 2}, {}),
-      limits_of("reclaim timeout", &options::reclaim_timeout_ns, {0, 1, ~std::uint64_t{0}}, {}),
-      limits_of("unmount timeout", &options::unmount_timeout_ns,
-                {60 * one_second_ns, ~std::uint64_t{0}}, {}),
-      limits_of("request timeout", &options::request_timeout_ns,
-                {60 * one_second_ns, ~std::uint64_t{0}}, {}),
+      limits_of("reclaim timeout", &options::reclaim_timeout, {0, 1, longest_ns},
+                {~std::uint64_t{0}, longest_ns + 1}),
+      limits_of("unmount timeout", &options::unmount_timeout, {60 * one_second_ns, longest_ns},
+                {~std::uint64_t{0}, longest_ns + 1}),
+      limits_of("request timeout", &options::request_timeout, {60 * one_second_ns, longest_ns},
+                {0, ~std::uint64_t{0}, longest_ns + 1}),
   };
 }
 
@@ -113,7 +123,7 @@ void use(const mount_options& asked) {
   io->write("a", content);
   mount_options options = asked;
   options.backend = io;
-  const mount fs(options);
+  mount fs(options);
   session calls(fs, group_kind::warp);
   const std::int32_t a = calls.open("a");
   calls.expect_read(a, content, 0, content.size());
@@ -159,7 +169,7 @@ TEST_P(mount_limits_test, what_is_beyond_them_is_refused_by_its_name) {
   for (const std::uint64_t value : GetParam().refused) {
     const mount_options options = with_option(GetParam(), value);
     try {
-      const mount fs(options);
+      mount fs(options);
       ADD_FAILURE() << "mounted with a " << GetParam().name << " of " << value;
     } catch (const error& e) {
       EXPECT_EQ(e.code().value(), EINVAL) << e.what();
@@ -181,7 +191,7 @@ TEST(mount_limits, a_run_of_the_most_bytes_is_loaded_at_once) {
   options.extent_bytes = options.bulk_bytes;
   options.extent_budget_bytes = 64 * MiB;
   options.rings = 1;
-  const mount fs(options);
+  mount fs(options);
   if (fs.bulk_path() != "on") GTEST_SKIP() << "no bulk path: " << fs.bulk_path();
   session calls(fs, group_kind::block);
   const std::int32_t fd = calls.open("a");

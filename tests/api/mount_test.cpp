@@ -59,7 +59,7 @@ TEST(mount_test, an_impossible_option_is_refused_by_its_name) {
     mount_options options = base_options();
     wrong.set(options);
     try {
-      const mount fs(options);
+      mount fs(options);
       ADD_FAILURE() << "mounted with an impossible " << wrong.name;
     } catch (const error& e) {
       EXPECT_EQ(e.code().value(), EINVAL);
@@ -80,7 +80,7 @@ TEST(mount_test, the_smallest_mount_works) {
   options.channel_slots = 1;
   options.open_files = 1;
   options.cpu_threads = 1;
-  const mount fs(options);
+  mount fs(options);
   EXPECT_EQ(fs.options().cache_bytes, 8u * 512);
   session s(fs, group_kind::warp);
   const std::int32_t fd = s.open(files->path("a"));
@@ -98,7 +98,7 @@ TEST(mount_test, the_largest_pages_work) {
   options.cache_bytes = 8 * options.page_bytes;
   options.extent_bytes = options.page_bytes;
   options.staging_bytes = 1u << 20;
-  const mount fs(options);
+  mount fs(options);
   session s(fs, group_kind::block);
   const std::int32_t fd = s.open(files->path("a"));
   s.expect_read(fd, content, 100, content.size());
@@ -109,7 +109,7 @@ TEST(mount_test, options_left_open_are_filled_in) {
   options.device = device();
   options.cache_bytes = std::uint64_t{1} << 20;
   options.open_files = 16;
-  const mount fs(options);
+  mount fs(options);
   EXPECT_EQ(fs.device(), device());
   EXPECT_GE(fs.options().workers, 1u);
   EXPECT_GE(fs.options().channel_slots, 64u);
@@ -120,7 +120,7 @@ TEST(mount_test, options_left_open_are_filled_in) {
 }
 
 TEST(mount_test, the_direct_path_says_why_it_is_off) {
-  const mount fs(base_options());
+  mount fs(base_options());
   EXPECT_NE(fs.direct_path().find("budget"), std::string::npos) << fs.direct_path();
 }
 
@@ -129,7 +129,7 @@ TEST(mount_test, a_gpu_that_is_not_there_is_an_error) {
   options.device = device_kind::cuda;
   options.ordinal = 1000;
   try {
-    const mount fs(options);
+    mount fs(options);
     ADD_FAILURE() << "mounted on a GPU that is not there";
   } catch (const error& e) {
     EXPECT_TRUE(e.code().value() == ENODEV || e.code().value() == ENOTSUP) << e.what();
@@ -216,7 +216,7 @@ TEST(mount_test, unmounting_leaves_no_descriptor_and_no_thread) {
   mount_options options = base_options();
   options.extent_budget_bytes = std::uint64_t{1} << 20;
   const auto use = [&] {
-    const mount fs(options);
+    mount fs(options);
     session s(fs, group_kind::warp);
     const std::int32_t a = s.open(files->path("a"));
     const std::int32_t b = s.open(files->path("b"));
@@ -255,7 +255,7 @@ TEST(mount_test, files_are_mapped_only_if_the_program_lets_them) {
     options.cache_bytes = 8 * 4096;  // so that every read is a load
     options.bulk_bytes = 0;
     options.maps_files = maps;
-    const mount fs(options);
+    mount fs(options);
     session s(fs, group_kind::block);
     const std::int32_t fd = s.open(files->path("a"));
     for (int i = 0; i < 3; ++i) s.expect_read(fd, content, 0, content.size());
@@ -270,7 +270,7 @@ TEST(mount_test, unmounting_closes_the_files_that_are_open) {
   {
     mount_options options = base_options();
     options.backend = io;
-    const mount fs(options);
+    mount fs(options);
     session s(fs, group_kind::thread);
     ASSERT_GE(s.open("a"), 0);
     ASSERT_GE(s.open("b"), 0);
@@ -280,16 +280,16 @@ TEST(mount_test, unmounting_closes_the_files_that_are_open) {
 }
 
 TEST(mount_test, device_memory_can_be_filled_and_read) {
-  const mount fs(base_options());
+  mount fs(base_options());
   const std::vector<std::uint64_t> values = {1, 2, 3, ~std::uint64_t{0}};
-  const device_buffer<std::uint64_t> buffer(fs, values);
+  const device_array<std::uint64_t> buffer(fs, values);
   EXPECT_EQ(buffer.download(), values);
-  const device_buffer<std::uint64_t> zeroed(fs, 100);
+  const device_array<std::uint64_t> zeroed(fs, 100);
   EXPECT_EQ(zeroed.download(), std::vector<std::uint64_t>(100, 0));
 }
 
 TEST(mount_test, large_copies_arrive_whole_from_several_threads_at_once) {
-  const mount fs(base_options());
+  mount fs(base_options());
   constexpr std::size_t limit =
       (std::size_t{4} << 20) / sizeof(std::uint64_t);  // from which on threads copy
   std::vector<std::jthread> pool;
@@ -297,7 +297,7 @@ TEST(mount_test, large_copies_arrive_whole_from_several_threads_at_once) {
     pool.emplace_back([&fs, count] {
       std::vector<std::uint64_t> values(count);
       for (std::size_t i = 0; i < count; ++i) values[i] = (i + count) * 0x9e37'79b9'7f4a'7c15;
-      const device_buffer<std::uint64_t> buffer(fs, values);
+      const device_array<std::uint64_t> buffer(fs, values);
       EXPECT_TRUE(buffer.download() == values) << count;
     });
   }
@@ -305,7 +305,7 @@ TEST(mount_test, large_copies_arrive_whole_from_several_threads_at_once) {
 
 // Nothing outside of the root, by whatever path; and all that is in it.
 TEST(mount_test, the_handle_is_in_device_memory_too) {
-  const mount fs(base_options());
+  mount fs(base_options());
   const mount_ref* const on_device = fs.device_ref();
   EXPECT_EQ(on_device, fs.device_ref());
   mount_ref copy{};
@@ -331,7 +331,7 @@ TEST(mount_test, a_root_is_not_left) {
   mount_options options = base_options();
   options.root = outer / "root";
   options.workers = 4;
-  const mount fs(options);
+  mount fs(options);
   session calls(fs, group_kind::thread);
   for (const std::string path :
        {"../secret", "inner/../../secret", "out", "absolute", "up/secret", "/", "/etc/passwd"}) {
@@ -379,7 +379,7 @@ TEST(mount_test, a_backend_refuses_an_empty_root_too) {
 // As the process's umask and the file's permissions have it.
 TEST(mount_test, modes_are_honoured) {
   const temporary_folder folder;
-  const mount fs(base_options());
+  mount fs(base_options());
   session calls(fs, group_kind::thread);
   const mode_t before = umask(027);
   const std::int32_t fd = calls.open(folder / "new", O_RDWR | O_CREAT, 0777);
@@ -401,7 +401,7 @@ TEST(mount_test, modes_are_honoured) {
 // upon it.
 TEST(mount_test, a_limit_of_file_size_reaches_who_syncs) {
   const temporary_folder folder;
-  const mount fs(base_options());
+  mount fs(base_options());
   session calls(fs, group_kind::thread);
   rlimit limit{}, small{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);

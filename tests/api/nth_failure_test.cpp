@@ -53,7 +53,7 @@ mount_options options_of(const setup& s, const std::string& root) {
   o.bulk_bytes = s.bulk_bytes;
   o.cpu_threads = 2;
   o.open_files = 64;
-  o.request_timeout_ns = 20'000'000'000;
+  o.request_timeout = std::chrono::seconds(20);
   if (s.has_root) o.root = root;
   return o;
 }

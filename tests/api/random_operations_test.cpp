@@ -52,7 +52,7 @@ void random_operations::choose() {
   options.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
   options.extent_budget_bytes = chance(2) ? std::uint64_t{4} << 20 : 0;
   options.bulk_bytes = options.page_bytes * (std::uint64_t{2} << below(4));
-  options.request_timeout_ns = 120'000'000'000;
+  options.request_timeout = std::chrono::seconds(120);
   options.read_only = limits.read_only = chance(2);
   group_count = 8 + static_cast<std::uint32_t>(below(40));
   limits.page_bytes = options.page_bytes;
@@ -72,7 +72,7 @@ void random_operations::choose() {
   const std::uint64_t frames =
       tight ? 8 + below(9) : std::max<std::uint64_t>(8, (pins + below(50)) * 4 / 3 + 1);
   also.no_frames = frames < pins || limits.keep_mappings;
-  options.reclaim_timeout_ns = also.no_frames ? 1'000'000 : 60'000'000'000;
+  options.reclaim_timeout = std::chrono::nanoseconds(also.no_frames ? 1'000'000 : 60'000'000'000);
   options.cache_bytes = frames * options.page_bytes;
   options.rings = 1 + static_cast<unsigned>(below(std::min<std::uint64_t>(frames, 5)));
   also.no_records = chance(4);

@@ -452,7 +452,7 @@ TEST_P(random_write_faults, are_told_and_lose_nothing_that_went_well) {
   options.cpu_threads = 2 + static_cast<unsigned>(below(5));
   options.channel_slots = below(3) == 0 ? 2 : 16;
   // Waiting for a frame ends when a write has gone well at last.
-  options.request_timeout_ns = options.reclaim_timeout_ns = 60'000'000'000;
+  options.request_timeout = options.reclaim_timeout = std::chrono::seconds(60);
   const auto group_count = 3 + static_cast<std::uint32_t>(below(8));
   // A group holds a page, the two frames of a mapping, and one that it writes back.
   options.cache_bytes = (3 * options.cpu_threads + 8 + below(30)) * options.page_bytes;

@@ -300,8 +300,8 @@ TEST_P(random_writes, agree_with_a_naive_model) {
   options.write_bytes = options.staging_bytes << GetParam() % 4;
   options.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
   options.extent_budget_bytes = chance(2) ? std::uint64_t{4} << 20 : 0;
-  options.request_timeout_ns = 120'000'000'000;
-  options.reclaim_timeout_ns = 60'000'000'000;
+  options.request_timeout = std::chrono::seconds(120);
+  options.reclaim_timeout = std::chrono::seconds(60);
   const auto group_count = 4 + static_cast<std::uint32_t>(below(20));
   // A pin for each call under way; all others have to be written back for others.
   const std::uint64_t at_once = device() == device_kind::cpu

@@ -34,7 +34,7 @@ class many_reads {
     calls_.push_back(c);
   }
 
-  void run(const mount& m, group_kind kind, std::int32_t fd, const std::string& content,
+  void run(mount& m, group_kind kind, std::int32_t fd, const std::string& content,
            std::uint32_t scratch_bytes = 0) {
     stage s(m, kind, 1, nullptr, scratch_bytes);
     device_call set{action::set};

@@ -75,7 +75,7 @@ TEST_P(SanitizerSmall, all_calls_with_eviction_and_meetings) {
   options.extent_budget_bytes = 20000;
   options.bulk_bytes = 2 * 512;
   options.channel_slots = 4;
-  options.reclaim_timeout_ns = 60'000'000'000;
+  options.reclaim_timeout = std::chrono::seconds(60);
   mount fs(options);
   // Now, and not in the background: compute-sanitizer takes memory that was registered while a
   // kernel runs for foreign.
@@ -151,7 +151,7 @@ TEST_P(SanitizerSmall, groups_that_wait_for_one_load) {
   slow->add(delay);
   mount_options options = base_options();
   options.backend = slow;
-  const mount fs(options);
+  mount fs(options);
   session opener(fs, GetParam());
   device_call set{action::set};
   set.offset = opener.open("a");
@@ -179,8 +179,8 @@ TEST_P(SanitizerSmall, groups_that_find_no_frame) {
   options.backend = files;
   options.page_bytes = 512;
   options.cache_bytes = 8 * 512;
-  options.reclaim_timeout_ns = 2'000'000;
-  const mount fs(options);
+  options.reclaim_timeout = std::chrono::milliseconds(2);
+  mount fs(options);
   session s(fs, GetParam());
   const std::int32_t fd = s.open("a");
   std::vector<std::int64_t> pointers;
@@ -203,7 +203,7 @@ TEST_P(SanitizerSmall, writes_with_eviction_and_meetings) {
   options.page_bytes = 512;
   options.cache_bytes = 16 * 512;
   options.channel_slots = 4;
-  options.reclaim_timeout_ns = 60'000'000'000;
+  options.reclaim_timeout = std::chrono::seconds(60);
   mount fs(options);
   stage s(fs, GetParam(), groups);
   std::string input, expected = before;

@@ -43,7 +43,7 @@ class scribbled_arena : public ::testing::Test {
     ASSERT_EQ(fs_.file_stats().size(), 2u);
   }
   const temporary_folder folder_;
-  const mount fs_{small()};
+  mount fs_{small()};
 };
 
 TEST_F(scribbled_arena, the_number_of_a_files_node_is_checked) {
@@ -192,7 +192,7 @@ class scribbled_memory : public ::testing::TestWithParam<unsigned> {
     options.extent_budget_bytes = std::uint64_t{1} << 20;
     options.open_files = 64;
     options.write_bytes = 65536;
-    options.request_timeout_ns = 2'000'000'000;
+    options.request_timeout = std::chrono::seconds(2);
     mount fs(options);
     {
       session calls(fs, group_kind::thread);

@@ -69,8 +69,10 @@ struct script_kernel {
         if (value == 0) return {-EFAULT, 0};
         for (std::uint64_t k = g.rank(); k < op.bytes; k += g.size()) output[k] = pointer[k];
         return {static_cast<std::int64_t>(op.bytes), 0};
-      case action::unmap:
-        return {op.flags == 0 ? gmunmap(g, fs, pointer) : gmunmap(g, fs, pointer, op.flags), 0};
+      case action::unmap: {
+        const mapping m{pointer, op.to + 1};
+        return {op.flags == 0 ? gmunmap(g, fs, m) : gmunmap_unfenced(g, fs, m, op.flags), 0};
+      }
       case action::read_each: return read_each(g, fs, fd, op, output);
       case action::map_each: return map_each(g, fs, fd, op, output);
       case action::advise: return {gfadvise(g, fs, fd, op.offset, op.bytes, op.flags), 0};
@@ -168,9 +170,9 @@ struct script_kernel {
             output[at + static_cast<std::uint64_t>(k)] = m.data[k];
             made ^= static_cast<unsigned char>(m.data[k]);
           }
-          const bool hands_over = turn % 2 != 0;
-          if ((hands_over ? gmunmap_each(part, fs, m.data, made)
-                          : gmunmap_each(part, fs, m.data)) != 0)
+          const bool unfenced = turn % 2 != 0;
+          if ((unfenced ? gmunmap_each_unfenced(part, fs, m, made) : gmunmap_each(part, fs, m)) !=
+              0)
             disagree();
           return m.bytes;
         });
@@ -252,7 +254,7 @@ struct script_kernel {
 namespace {
 
 // Enough groups in one block that they share a multiprocessor, enough blocks that they use several.
-launch_shape shape_of(const mount& m, group_kind kind, std::uint32_t groups) {
+launch_shape shape_of(mount& m, group_kind kind, std::uint32_t groups) {
   constexpr std::uint32_t threads = 128;
   if (m.device() == device_kind::cpu) return {groups};
   switch (kind) {
@@ -268,7 +270,7 @@ launch_shape shape_of(const mount& m, group_kind kind, std::uint32_t groups) {
 
 }  // namespace
 
-void launch_scripts(const mount& m, group_kind kind, const script_memory& memory, void* stream) {
+void launch_scripts(mount& m, group_kind kind, const script_memory& memory, void* stream) {
   launch_shape shape = shape_of(m, kind, memory.group_count);
   shape.stream = stream;
   const bool one_a_block = m.device() == device_kind::cpu || kind == group_kind::block;

@@ -22,14 +22,14 @@ enum class action : std::uint32_t {
   // copies `bytes` at register `from` + `offset`, a pointer, to `memory` of the output; -EFAULT if
   // it is 0
   peek,
-  // gmunmap(register `from` + `offset`); with `flags` not 0, as a caller who hands over what it
-  // made of the mapping
+  // gmunmap of the mapping of `to` + 1 bytes at register `from` + `offset`; with `flags` not 0,
+  // gmunmap_unfenced
   unmap,
   read_each,  // the same pieces, read to `memory` by gread_each and gread_uncached_each in turn
   // pieces of `flags` bytes of [`offset`, `offset` + `bytes`), one for each member, by gmmap_each,
   // copied to `memory`
   map_each,
-  // of the output and unmapped, every other one with what was made of it; a block by its warps
+  // of the output and unmapped, every other one without a fence; a block by its warps
   advise,  // gfadvise(register `from`, `offset`, `bytes`, `flags`)
   // gfstat(register `from`); the answer goes to `memory` of the output, which is 8-byte aligned
   status,
@@ -100,7 +100,6 @@ struct script_memory {
 
 // Runs the groups' scripts, all groups at the same time as far as the device can. Returns as
 // gpufs::launch does.
-void launch_scripts(const mount& m, group_kind kind, const script_memory& memory,
-                    void* stream = nullptr);
+void launch_scripts(mount& m, group_kind kind, const script_memory& memory, void* stream = nullptr);
 
 }  // namespace gpufs::testing

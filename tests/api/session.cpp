@@ -107,9 +107,10 @@ std::string session::peek(std::int64_t pointer, std::uint64_t bytes) {
   return output_;
 }
 
-std::int32_t session::unmap(std::int64_t pointer, bool hands_over) {
+std::int32_t session::unmap(std::int64_t pointer, bool unfenced, std::int32_t bytes) {
   device_call c{action::unmap};
-  c.flags = hands_over ? 1 : 0;
+  c.flags = unfenced ? 1 : 0;
+  c.to = bytes - 1;
   return static_cast<std::int32_t>(call(c, pointer).result);
 }
 

@@ -47,7 +47,7 @@ struct stream_answer {
 // Each function launches a kernel, in which one group makes the call, and waits for it.
 class session {
  public:
-  session(const mount& m, group_kind kind) : stage_(m, kind, 1) {}
+  session(mount& m, group_kind kind) : stage_(m, kind, 1) {}
 
   std::int32_t open(const std::string& path, int flags = O_RDONLY, unsigned mode = 0666);
   std::int32_t open_null_path();
@@ -64,7 +64,7 @@ class session {
   map_answer map(std::int32_t fd, std::int64_t offset, std::uint64_t bytes);
   std::string peek(std::int64_t pointer, std::uint64_t bytes);
   // `hands_over`: with what was made of the mapping.
-  std::int32_t unmap(std::int64_t pointer, bool hands_over = false);
+  std::int32_t unmap(std::int64_t pointer, bool unfenced = false, std::int32_t bytes = 1);
   // In pieces, one for each member.
   map_each_answer map_each(std::int32_t fd, std::int64_t offset, std::uint64_t bytes,
                            std::int32_t piece_bytes) {

@@ -6,7 +6,7 @@
 
 namespace gpufs::testing {
 
-stage::stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream,
+stage::stage(mount& m, group_kind kind, std::uint32_t groups, void* stream,
              std::uint32_t scratch_bytes)
     : mount_(m), kind_(kind), stream_(stream), scratch_bytes_(scratch_bytes),
       registers_(m, std::size_t{groups} * register_count) {
@@ -44,7 +44,7 @@ performance stage::run(const std::vector<script>& scripts, const std::string& in
 
   if (memory_ == nullptr || memory_->size() < total) {
     memory_.reset();
-    memory_ = std::make_unique<device_buffer<char>>(mount_, total);
+    memory_ = std::make_unique<device_array<char>>(mount_, total);
   }
   memory_->upload(image);
   char* there = memory_->data();

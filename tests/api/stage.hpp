@@ -25,7 +25,7 @@ struct performance {
 class stage {
  public:
   // `scratch_bytes`: see script_memory.
-  stage(const mount& m, group_kind kind, std::uint32_t groups, void* stream = nullptr,
+  stage(mount& m, group_kind kind, std::uint32_t groups, void* stream = nullptr,
         std::uint32_t scratch_bytes = 0);
 
   // Runs scripts[g] in group g and waits. `output_bytes` of memory are at the calls' disposal, and
@@ -34,12 +34,12 @@ class stage {
                   std::size_t output_bytes);
 
  private:
-  const mount& mount_;
+  mount& mount_;
   const group_kind kind_;
   void* const stream_;
   const std::uint32_t scratch_bytes_;
-  device_buffer<std::int64_t> registers_;
-  std::unique_ptr<device_buffer<char>>
+  device_array<std::int64_t> registers_;
+  std::unique_ptr<device_array<char>>
       memory_;  // all else that a launch needs; kept, because allocating takes long
 };
 

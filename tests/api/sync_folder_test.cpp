@@ -11,7 +11,7 @@
 namespace gpufs::testing {
 namespace {
 
-int error_of(const mount& fs, const std::string& folder) {
+int error_of(mount& fs, const std::string& folder) {
   try {
     fs.sync_folder(folder);
   } catch (const error& e) {
@@ -54,7 +54,7 @@ TEST(sync_folder_test, keeps_to_the_root) {
   std::filesystem::create_directories(outer / "root/inner");
   mount_options options = base_options();
   options.root = outer / "root";
-  const mount fs(options);
+  mount fs(options);
   EXPECT_EQ(error_of(fs, "."), 0);
   EXPECT_EQ(error_of(fs, "inner"), 0);
   EXPECT_EQ(error_of(fs, ".."), EXDEV);

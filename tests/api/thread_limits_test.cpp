@@ -62,7 +62,7 @@ TEST_P(thread_limits, a_mount_without_one_of_its_threads_is_an_error) {
   for (bool is_mounted = false; !is_mounted; ++nth) {
     const failing_threads fail(nth, nth % 2 == 0);
     try {
-      const mount fs(options_with(GetParam(), memory));
+      mount fs(options_with(GetParam(), memory));
       is_mounted = true;
       EXPECT_FALSE(fail.has_struck(nth));
     } catch (const error& e) {
@@ -79,7 +79,7 @@ TEST_P(thread_limits, a_launch_goes_on_with_those_that_there_are) {
   memory->write("a", "some bytes");
   mount_options o = options_with(GetParam(), memory);
   o.cpu_threads = 4;
-  const mount fs(o);
+  mount fs(o);
   for (std::uint64_t nth = 1; nth <= 5; ++nth) {
     const failing_threads fail(nth, true);
     constexpr std::uint32_t blocks = 8;
@@ -90,7 +90,7 @@ TEST_P(thread_limits, a_launch_goes_on_with_those_that_there_are) {
 }
 
 TEST_P(thread_limits, a_sink_without_a_thread_is_an_error) {
-  const mount fs(options_with(GetParam(), std::make_shared<memory_backend>()));
+  mount fs(options_with(GetParam(), std::make_shared<memory_backend>()));
   const auto accept = [](const char*, std::size_t) { return 0; };
   {
     const failing_threads fail(1, false);
@@ -116,7 +116,7 @@ TEST_P(thread_limits, a_mount_without_memory_is_an_error) {
   for (bool has_struck = true; has_struck; ++nth) {
     const failing_allocation fail(whom::this_thread, nth);
     try {
-      const mount fs(o);
+      mount fs(o);
       has_struck = fail.has_struck();  // where less will do, as for an error's text
     } catch (const error& e) {
       EXPECT_EQ(e.code().value(), ENOMEM) << e.what();
@@ -131,7 +131,7 @@ TEST_P(thread_limits, a_launch_without_memory_is_an_error) {
   const auto memory = std::make_shared<memory_backend>();
   mount_options o = options_with(GetParam(), memory);
   o.cpu_threads = 4;
-  const mount fs(o);
+  mount fs(o);
   for (std::uint64_t nth = 1, struck = 1; struck != 0; ++nth) {
     constexpr std::uint32_t blocks = 8;
     std::atomic<std::uint32_t> ran{0};

@@ -391,8 +391,8 @@ TEST(unmount_of_a_hanging_service, writes_all_files_but_those_that_lack_an_answe
   io->add(hanging_write("/a", go_on, has_ended));
   mount_options options = base_options();
   options.backend = io;
-  options.request_timeout_ns = 5'000'000'000;
-  options.unmount_timeout_ns = 500'000'000;
+  options.request_timeout = std::chrono::seconds(5);
+  options.unmount_timeout = std::chrono::milliseconds(500);
   auto fs = std::make_unique<mount>(options);
   {
     session calls(*fs, group_kind::thread);
@@ -426,7 +426,7 @@ TEST(unmount_of_a_hanging_backend, gives_up_and_reports) {
   files->write("/a", std::string(5000, '-'));
   mount_options options = base_options();
   options.backend = io;
-  options.request_timeout_ns = 5'000'000'000;
+  options.request_timeout = std::chrono::seconds(5);
   auto fs = std::make_unique<mount>(options);
   {
     session calls(*fs, group_kind::thread);
@@ -505,7 +505,7 @@ TEST(unmount_limit_test, a_limit_of_file_size_is_an_error) {
 class hostile_unmount : public conformance {
  protected:
   template <class T>
-  void put(const mount& fs, std::uint64_t offset, const T& value) {
+  void put(mount& fs, std::uint64_t offset, const T& value) {
     fs.copy_to_device(fs.ref().arena + offset, &value, sizeof value);
   }
 };

@@ -75,7 +75,7 @@ class view_test : public ::testing::Test {
     options.backend = io;
   }
 
-  const mount& fs() {
+  mount& fs() {
     if (mounted == nullptr) mounted = std::make_unique<mount>(options);
     return *mounted;
   }
@@ -90,9 +90,9 @@ class view_test : public ::testing::Test {
   };
   answer read(std::int32_t fd, std::uint64_t offset, std::uint64_t first, std::uint64_t count,
               launch_shape shape = {2, 64}, reading how = reading::forwards) {
-    const device_buffer<T> output(fs(), count);
-    const device_buffer<std::uint64_t> size(fs(), 1);
-    const device_buffer<std::int32_t> errors(fs(), count);
+    const device_array<T> output(fs(), count);
+    const device_array<std::uint64_t> size(fs(), 1);
+    const device_array<std::int32_t> errors(fs(), count);
     launch(
         fs(), shape,
         view_kernel<T>{fd, offset, first, count, how, output.data(), size.data(), errors.data()});

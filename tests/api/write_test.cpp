@@ -557,7 +557,7 @@ TEST_P(write_test, two_mounts_write_other_bytes_of_the_same_pages) {
   std::string content = create("a", 3 * page_bytes() + 20);
   mount_options theirs_too = options;
   theirs_too.ordinal = another_gpu();
-  const mount second(theirs_too);
+  mount second(theirs_too);
   session other(second, GetParam().kind);
   for (int round = 0; round < 3; ++round) {
     const std::int32_t fd = open("a", O_RDWR), theirs = other.open(files->path("a"), O_RDWR);
@@ -586,7 +586,7 @@ TEST_P(write_test, two_mounts_see_what_the_other_made_of_a_file) {
   options.extent_budget_bytes = std::uint64_t{4} << 20;
   mount_options theirs_too = options;
   theirs_too.ordinal = another_gpu();
-  const mount second(theirs_too);
+  mount second(theirs_too);
   session other(second, GetParam().kind);
   const std::string path = files->path("a");
   for (unsigned round = 0; round < 4; ++round) {

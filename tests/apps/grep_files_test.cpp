@@ -90,7 +90,7 @@ TEST_F(GrepRealFiles, AHoleMakesALongFileBinaryFromItsBeginning) {
   make("holed", 3 << 20, "foo\n");
   const std::string nuls = make("nuls", 0, text + std::string(1 << 20, '\0') + "foo\n");
   mount_options options = grep_world::grep_options();
-  const mount m(options);
+  mount m(options);
   const grep::result r =
       grep::search(m, grep::dictionary({"foo"}), {{full, 1}, {holed, 1}, {nuls, 1}});
   // A file system without holes stores the NULs, and grep sees a late one: then both files are

@@ -222,7 +222,7 @@ TEST_P(fuse, an_error_of_the_programs_own_file_is_that_of_its_fsync_after_a_moun
     ASSERT_EQ(::write(mine, "content", 7), 7);
     files.fail(on::write, ENOSPC);
     {
-      const mount fs(options_of(GetParam()));
+      mount fs(options_of(GetParam()));
     }
     EXPECT_EQ(::fsync(mine), -1);
     EXPECT_EQ(errno, ENOSPC);
@@ -434,7 +434,7 @@ TEST_P(fuse, a_server_that_hangs_costs_its_callers_the_time_of_a_request_and_oth
     const temporary_folder elsewhere;
     elsewhere.write("b", content);
     mount_options options = options_of(GetParam());
-    options.request_timeout_ns = 300'000'000;
+    options.request_timeout = std::chrono::milliseconds(300);
     mount fs(options);
     session calls(fs, kind);
     const std::int32_t fd = calls.open(files / "a");
@@ -455,8 +455,8 @@ TEST_P(fuse, a_server_that_hangs_costs_its_callers_the_time_of_a_request_and_oth
 TEST_P(fuse, a_close_that_hangs_is_an_error_in_the_end) {
   run({}, [](fuse_folder& files) {
     mount_options options = options_of(GetParam());
-    options.request_timeout_ns = 300'000'000;
-    options.unmount_timeout_ns = 2'000'000'000;
+    options.request_timeout = std::chrono::milliseconds(300);
+    options.unmount_timeout = std::chrono::seconds(2);
     auto fs = std::make_unique<mount>(options);
     {
       session calls(*fs, kind);

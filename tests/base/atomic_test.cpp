@@ -38,8 +38,8 @@ struct count_together_kernel {
 };
 
 TEST(atomic_word, loses_no_update) {
-  const mount m(base_options());
-  const device_buffer<atomic_words> words(m, 1);
+  mount m(base_options());
+  const device_array<atomic_words> words(m, 1);
   const launch_shape shape{8, 64, 0, nullptr};
   const bool gpu = device() == device_kind::cuda;
   const std::uint32_t rounds =
@@ -88,8 +88,8 @@ struct hand_over_kernel {
 };
 
 TEST(atomic_word, release_and_acquire_carry_plain_memory) {
-  const mount m(base_options());
-  const device_buffer<mailbox> box(m, 1);
+  mount m(base_options());
+  const device_array<mailbox> box(m, 1);
   launch(m, {2, 64, 0, nullptr}, hand_over_kernel{box.data()});
   const mailbox got = box.download()[0];
   EXPECT_EQ(got.turn.value, mailbox_turns);

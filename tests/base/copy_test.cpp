@@ -80,7 +80,7 @@ class group_copy : public ::testing::Test {
 
   mount mount_;
   std::vector<char> source_;
-  device_buffer<char> from_, to_;
+  device_array<char> from_, to_;
 };
 
 using all_groups = ::testing::Types<thread_group, warp_group, block_group>;

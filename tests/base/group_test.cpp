@@ -8,6 +8,7 @@
 #include "gpufs/base/group.cuh"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
+#include "support/memory_backend.hpp"
 
 #if defined(__CUDACC__)
 #include <cooperative_groups.h>
@@ -154,6 +155,49 @@ struct tile_kernel {
 #endif
   }
 };
+
+// The block opens "numbers", tiles of each size read their parts of it, and the block closes it.
+struct calls_by_tiles_kernel {
+  const char* path;
+  char* bytes;
+  std::int32_t* failed;
+  template <std::uint32_t Threads, class Block>
+  GPUFS_HD void read_part([[maybe_unused]] const Block& block, [[maybe_unused]] const mount_ref& fs,
+                          [[maybe_unused]] std::int32_t fd,
+                          [[maybe_unused]] std::uint64_t begin) const {
+#if defined(__CUDA_ARCH__)
+    const auto tile = cooperative_groups::tiled_partition<Threads>(block);
+    const std::uint64_t at = begin + tile.meta_group_rank() * 10;
+    if (gread(tile, fs, fd, bytes + at, 10, static_cast<std::int64_t>(at)) != 10) *failed = 1;
+    const mapping m = gmmap(tile, fs, fd, static_cast<std::int64_t>(at), 10);
+    if (m.bytes != 10 || gmunmap(tile, fs, m) != 0) *failed = 2;
+#endif
+  }
+  GPUFS_HD void operator()([[maybe_unused]] const mount_ref& fs) const {
+#if defined(__CUDA_ARCH__)
+    const auto block = cooperative_groups::this_thread_block();
+    const std::int32_t fd = gopen(block, fs, path);
+    if (fd < 0) *failed = fd;
+    read_part<32>(block, fs, fd, 0);
+    read_part<8>(block, fs, fd, 1000);
+    read_part<1>(block, fs, fd, 2000);
+    if (gclose(block, fs, fd) != 0) *failed = 3;
+#endif
+  }
+};
+#endif
+
+static_assert(gpufs::group<thread_group> && gpufs::group<warp_group> && gpufs::group<lane_group> &&
+              gpufs::group<block_group>);
+static_assert(!gpufs::group<int> && !gpufs::group<mount_ref>);
+#if defined(__CUDACC__)
+static_assert(gpufs::group<cooperative_groups::thread_block> &&
+              gpufs::group<cooperative_groups::thread_block_tile<16>> &&
+              gpufs::group<cooperative_groups::thread_block_tile<32>>);
+// Its lanes cannot be known.
+static_assert(!gpufs::group<cooperative_groups::coalesced_group> &&
+              !gpufs::group<cooperative_groups::grid_group> &&
+              !gpufs::group<cooperative_groups::thread_block_tile<64>>);
 #endif
 
 // A block has 96 threads on a GPU and one on the CPU device.
@@ -165,8 +209,8 @@ void expect_group(std::uint32_t size_on_gpu) {
   const bool gpu = device() == device_kind::cuda;
   const std::uint32_t threads = gpu ? group_test_blocks * group_test_threads : group_test_blocks;
   const std::uint32_t size = gpu ? size_on_gpu : 1;
-  const mount m(base_options());
-  const device_buffer<group_record> records(m, threads);
+  mount m(base_options());
+  const device_array<group_record> records(m, threads);
   launch(m, {group_test_blocks, group_test_threads, 0, nullptr},
          describe_group_kernel<Group>{records.data()});
   const std::vector<group_record> got = records.download();
@@ -192,8 +236,8 @@ TEST(group, a_block_has_one_leader) { expect_group<block_group>(group_test_threa
 
 TEST(group, matching_lanes_form_groups_of_their_own) {
   const std::uint32_t lanes = device() == device_kind::cuda ? 32 : 1;
-  const mount m(base_options());
-  const device_buffer<matching_record> records(m, lanes);
+  mount m(base_options());
+  const device_array<matching_record> records(m, lanes);
   launch(m, {1, 32, 0, nullptr}, matching_kernel{records.data()});
   const std::vector<matching_record> got = records.download();
   for (std::uint32_t lane = 0; lane < lanes; ++lane) {
@@ -205,10 +249,10 @@ TEST(group, matching_lanes_form_groups_of_their_own) {
 }
 
 TEST(group, a_warp_is_whole_whatever_ways_its_lanes_took) {
-  const mount m(base_options());
+  mount m(base_options());
   const bool gpu = device() == device_kind::cuda;
   const std::uint32_t threads = gpu ? 80 : 1;
-  const device_buffer<split_record> records(m, threads);
+  const device_array<split_record> records(m, threads);
   launch(m, {1, threads, 0, nullptr}, split_kernel{records.data()});
   const auto got = records.download();
   for (std::uint32_t t = 0; t < threads; ++t) {
@@ -239,8 +283,8 @@ TEST(group, converged_lanes_have_no_number_in_the_launch) {
 #if defined(__CUDACC__)
 TEST(group, a_tile_of_cooperative_groups_is_a_group) {
   constexpr std::uint32_t threads = 96;
-  const mount m(base_options());
-  const device_buffer<tile_record> records(m, 2 * threads);
+  mount m(base_options());
+  const device_array<tile_record> records(m, 2 * threads);
   launch(m, {2, threads, 0, nullptr}, tile_kernel{records.data()});
   const auto got = records.download();
   for (std::uint32_t t = 0; t < 2 * threads; ++t) {
@@ -253,12 +297,33 @@ TEST(group, a_tile_of_cooperative_groups_is_a_group) {
 }
 #endif
 
+#if defined(__CUDACC__)
+TEST(group, calls_take_blocks_and_tiles_of_cooperative_groups) {
+  const auto io = std::make_shared<memory_backend>();
+  std::string content;
+  for (int i = 0; i < 4000; ++i) content += static_cast<char>('a' + i * 7 % 26);
+  io->write("numbers", content);
+  mount_options options = base_options();
+  options.backend = io;
+  mount m(options);
+  const device_path path(m, "numbers");
+  const device_array<char> bytes(m, 4000);
+  const device_array<std::int32_t> failed(m, 1);
+  launch(m, {1, 64, 0, nullptr}, calls_by_tiles_kernel{path.data(), bytes.data(), failed.data()});
+  const std::vector<char> got = bytes.download();
+  EXPECT_EQ(failed.download()[0], 0);
+  // Two tiles of 32 threads, eight of 8 and 64 of one.
+  for (const auto& [begin, count] : {std::pair{0u, 20u}, {1000u, 80u}, {2000u, 640u}})
+    EXPECT_EQ(std::string(got.data() + begin, count), content.substr(begin, count)) << begin;
+}
+#endif
+
 TEST(group, members_learn_from_each_other) {
-  const mount m(base_options());
+  mount m(base_options());
   const bool gpu = device() == device_kind::cuda;
   // The last warp of a block is not full.
   const std::uint32_t threads = gpu ? 80 : 1;
-  const device_buffer<together_record> records(m, threads);
+  const device_array<together_record> records(m, threads);
   launch(m, {1, threads, 0, nullptr}, together_kernel{records.data()});
   const auto got = records.download();
   std::uint64_t least = ~std::uint64_t{0};

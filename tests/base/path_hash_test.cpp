@@ -80,10 +80,10 @@ TEST(path_hash, gives_the_published_digests) {
 }
 
 TEST(path_hash, gives_the_same_in_a_kernel) {
-  const mount m(base_options());
+  mount m(base_options());
   const std::string input = counted_bytes(sip_vectors.size());
-  const device_buffer<char> bytes(m, std::vector<char>(input.begin(), input.end()));
-  const device_buffer<slot_key> digests(m, sip_vectors.size());
+  const device_array<char> bytes(m, std::vector<char>(input.begin(), input.end()));
+  const device_array<slot_key> digests(m, sip_vectors.size());
   launch(
       m, {4, 32, 0, nullptr},
       hash_prefixes_kernel{bytes.data(), digests.data(),

@@ -77,7 +77,7 @@ static mount_options tiny_cache(std::uint32_t frames, std::uint32_t rings) {
   options.page_bytes = 512;
   options.cache_bytes = std::uint64_t{512} * frames;
   options.rings = rings;
-  options.reclaim_timeout_ns = 2'000'000'000;
+  options.reclaim_timeout = std::chrono::seconds(2);
   return options;
 }
 
@@ -97,8 +97,8 @@ TYPED_TEST(page_cache_of_groups, gives_every_group_the_pages_it_asked_for) {
         static_cast<std::uint32_t>(!gpu || std::is_same_v<TypeParam, block_group> ? blocks
                                    : std::is_same_v<TypeParam, warp_group> ? blocks * threads / 32
                                                                            : blocks * threads);
-    const mount m(tiny_cache(groups + 8, 3));
-    const device_buffer<page_cache_results> results(m, 1);
+    mount m(tiny_cache(groups + 8, 3));
+    const device_array<page_cache_results> results(m, 1);
     const std::uint32_t rounds = gpu ? 300 : 1500;
     launch(m, {blocks, threads, 0, nullptr},
            hammer_pages_kernel<TypeParam>{results.data(), rounds, (groups + 8) * 3, failing});
@@ -163,10 +163,10 @@ struct pin_everything_kernel {
 TEST(page_cache, refuses_within_its_bound_when_all_frames_are_pinned_and_recovers) {
   for (const std::uint32_t rings : {1u, 3u}) {
     mount_options options = tiny_cache(16, rings);
-    options.reclaim_timeout_ns = 30'000'000;
-    const mount m(options);
-    const device_buffer<pinned_cache_results> results(m, 1);
-    const device_buffer<page_cache_results> loads(m, 1);
+    options.reclaim_timeout = std::chrono::milliseconds(30);
+    mount m(options);
+    const device_array<pinned_cache_results> results(m, 1);
+    const device_array<page_cache_results> loads(m, 1);
     launch(m, {1, 32, 0, nullptr}, pin_everything_kernel{results.data(), loads.data()});
     const pinned_cache_results got = results.download()[0];
     EXPECT_EQ(got.pinned, 16u) << "every frame can be pinned";
@@ -217,10 +217,10 @@ struct wait_for_a_frame_kernel {
 };
 
 TEST(page_cache, waits_for_a_frame_that_another_group_gives_back_in_time) {
-  const mount m(tiny_cache(16, 3));
-  const device_buffer<std::uint32_t> frames(m, 16);
-  const device_buffer<std::int32_t> result(m, 1);
-  const device_buffer<page_cache_results> loads(m, 1);
+  mount m(tiny_cache(16, 3));
+  const device_array<std::uint32_t> frames(m, 16);
+  const device_array<std::int32_t> result(m, 1);
+  const device_array<page_cache_results> loads(m, 1);
   launch(m, {1, 32, 0, nullptr}, pin_for_later_kernel{frames.data(), loads.data()});
   m.synchronize();
   launch(m, {2, 32, 0, nullptr},
@@ -264,12 +264,13 @@ struct slow_pages_kernel {
 TEST(page_cache, waits_for_a_frame_as_long_as_others_are_loading) {
   constexpr std::uint32_t groups = 12;
   mount_options options = tiny_cache(8, 1);
-  options.reclaim_timeout_ns = 500'000'000;
+  options.reclaim_timeout = std::chrono::milliseconds(500);
   options.cpu_threads = groups;
-  const mount m(options);
-  const device_buffer<page_cache_results> results(m, 1);
+  mount m(options);
+  const device_array<page_cache_results> results(m, 1);
   launch(m, {groups, 32, 0, nullptr},
-         slow_pages_kernel{results.data(), 3 * options.reclaim_timeout_ns});
+         slow_pages_kernel{results.data(),
+                           3 * static_cast<std::uint64_t>(options.reclaim_timeout.count())});
   const page_cache_results got = results.download()[0];
   EXPECT_EQ(got.no_frames.value, 0u);
   EXPECT_EQ(got.acquired.value, groups);
@@ -305,12 +306,12 @@ struct refuse_beside_hits_kernel {
 
 TEST(page_cache, refuses_when_all_frames_stay_pinned_although_they_are_read) {
   mount_options options = tiny_cache(16, 3);
-  options.reclaim_timeout_ns = 100'000'000;
-  const mount m(options);
-  const device_buffer<std::uint32_t> frames(m, 16);
-  const device_buffer<std::int32_t> result(m, 1);
-  const device_buffer<atomic_word<std::uint32_t>> done(m, 1);
-  const device_buffer<page_cache_results> loads(m, 1);
+  options.reclaim_timeout = std::chrono::milliseconds(100);
+  mount m(options);
+  const device_array<std::uint32_t> frames(m, 16);
+  const device_array<std::int32_t> result(m, 1);
+  const device_array<atomic_word<std::uint32_t>> done(m, 1);
+  const device_array<page_cache_results> loads(m, 1);
   launch(m, {1, 32, 0, nullptr}, pin_for_later_kernel{frames.data(), loads.data()});
   m.synchronize();
   launch(m, {2, 32, 0, nullptr},
@@ -362,9 +363,9 @@ struct offer_kernel {
 };
 
 TEST(page_cache, takes_an_offered_page_if_it_is_absent_and_a_frame_is_there) {
-  const mount m(tiny_cache(16, 1));
-  const device_buffer<offer_results> results(m, 1);
-  const device_buffer<page_cache_results> loads(m, 1);
+  mount m(tiny_cache(16, 1));
+  const device_array<offer_results> results(m, 1);
+  const device_array<page_cache_results> loads(m, 1);
   launch(m, {1, 32, 0, nullptr}, offer_kernel{results.data(), loads.data()});
   const offer_results got = results.download()[0];
   EXPECT_EQ(got.loads_absent, 1u);

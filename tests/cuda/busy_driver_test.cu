@@ -99,13 +99,13 @@ TEST_P(busy_driver_test, both_end) {
   options.device = device_kind::cuda;
   options.cache_bytes = std::uint64_t{256} << 20;
   options.backend = files->io();
-  const mount fs(options);
+  mount fs(options);
   ASSERT_EQ(fs.bulk_path(), "on");
   const std::string name = files->path("large");
-  const device_buffer<char> path(fs,
-                                 std::vector<char>(name.c_str(), name.c_str() + name.size() + 1));
-  const device_buffer<char> pieces(fs, blocks * piece_bytes);
-  const device_buffer<std::uint64_t> sums(fs, 2 * blocks);
+  const device_array<char> path(fs,
+                                std::vector<char>(name.c_str(), name.c_str() + name.size() + 1));
+  const device_array<char> pieces(fs, blocks * piece_bytes);
+  const device_array<std::uint64_t> sums(fs, 2 * blocks);
   std::uint32_t* go = nullptr;
   ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&go), sizeof *go, cudaHostAllocMapped),
             cudaSuccess);

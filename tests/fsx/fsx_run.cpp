@@ -62,8 +62,8 @@ void run::choose() {
   options_.channel_slots = chance(3) ? 1 + static_cast<unsigned>(below(3)) : 16;
   options_.extent_budget_bytes = chance(2) ? std::uint64_t{4} << 20 : 0;
   options_.bulk_bytes = options_.page_bytes * (std::uint64_t{2} << below(4));
-  options_.request_timeout_ns = 120'000'000'000;
-  options_.reclaim_timeout_ns = 60'000'000'000;
+  options_.request_timeout = std::chrono::seconds(120);
+  options_.reclaim_timeout = std::chrono::seconds(60);
   // A group holds four frames at the most: a page mapped to read, one mapped to write with its
   // copy, and one of a call. Runs under way hold a quarter.
   const std::uint64_t at_once = device() == device_kind::cpu

@@ -25,7 +25,7 @@ std::string guest::content(const std::string& name) const {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-void guest::use(const mount& fs, unsigned round) const {
+void guest::use(mount& fs, unsigned round) const {
   const std::string small = self_checking(1, round, 0, 3000),
                     large = self_checking(2, round, 0, 400'000);
   (void)folder_.write("small", small);

@@ -44,7 +44,7 @@ class guest : public ::testing::TestWithParam<guest_setting> {
   // Files that are read by their open, by reads and by mappings; files that are made, written,
   // synced, cut, renamed and removed; a sink. Fails the test when something is not as it should be.
   // `round` makes what is written new.
-  void use(const mount& fs, unsigned round = 0) const;
+  void use(mount& fs, unsigned round = 0) const;
   std::string content(const std::string& name) const;
 
   const temporary_folder folder_;

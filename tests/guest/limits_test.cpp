@@ -51,7 +51,7 @@ TEST_P(guest_limits, no_thread_for_a_mount_is_an_error) {
     ASSERT_EQ(chmod((folder_ / "").c_str(), 0777), 0);
     allow_no_threads();
     try {
-      const mount fs(options());
+      mount fs(options());
       ADD_FAILURE() << "mounted without threads";
     } catch (const error& e) {
       EXPECT_EQ(e.code().value(), EAGAIN) << e.what();

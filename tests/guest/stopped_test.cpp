@@ -73,7 +73,7 @@ TEST_P(guest_stopped, requests_under_way_get_their_answers) {
     }
     mount_options o = options();
     o.backend = io;
-    o.request_timeout_ns = 4'000'000'000;
+    o.request_timeout = std::chrono::seconds(4);
     const std::string read = self_checking(1, 0, 0, 100'000),
                       written = self_checking(2, 0, 0, 20'000);
     (void)folder_.write("read", read);
@@ -99,8 +99,8 @@ TEST_P(guest_stopped, requests_under_way_get_their_answers) {
 TEST_P(guest_stopped, loses_time_and_no_byte) {
   in_child([this] {
     mount_options o = options();
-    o.request_timeout_ns = 2'000'000'000;
-    o.reclaim_timeout_ns = 2'000'000'000;
+    o.request_timeout = std::chrono::seconds(2);
+    o.reclaim_timeout = std::chrono::seconds(2);
     mount fs(o);
     const pid_t self = getpid(), stopper = fork();
     if (stopper == 0) {
@@ -162,7 +162,7 @@ TEST_P(guest_stopped, an_unmount_under_way_waits_as_long_as_without) {
     ASSERT_NE(shared, nullptr);
     progress& all = *shared;
     mount_options o = options();
-    o.unmount_timeout_ns = 8'000'000'000;
+    o.unmount_timeout = std::chrono::seconds(8);
     mount fs(o);
     const pid_t stopper = fork_stopper(all, 2, 500'000);  // in which the clocks are looked at
     const std::string name = path("written");
@@ -206,7 +206,7 @@ TEST_P(guest_stopped, so_does_the_write_of_what_was_not_closed) {
     io->add(waits);
     mount_options o = options();
     o.backend = io;
-    o.request_timeout_ns = 4'000'000'000;
+    o.request_timeout = std::chrono::seconds(4);
     mount fs(o);
     const pid_t stopper = fork_stopper(all, 1, 500'000);
     {

@@ -191,8 +191,8 @@ static read_counts read_frames(work_budget* budget, std::uint64_t steps) {
   const frames_shape shape = shape_of_frames();
   read_counts all{};
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
-    const mount m(base_options());
-    const device_buffer<read_counts> counts(m, 1);
+    mount m(base_options());
+    const device_array<read_counts> counts(m, 1);
     const frames_kernel<how> kernel{counts.data(), shape, budget == nullptr ? n : budget->seed()};
     const std::uint32_t warps = (shape.threads + 31) / 32,
                         loaders = (shape.frames + warps - 1) / warps;
@@ -325,10 +325,10 @@ static read_counts look_up_records(work_budget* budget, std::uint64_t steps) {
   const records_shape shape = shape_of_records();
   read_counts all{};
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
-    const mount m(base_options());
+    mount m(base_options());
     const random_delays delays(n);  // for the CPU device
-    const device_buffer<read_counts> counts(m, 1);
-    const device_buffer<atomic_word<std::uint32_t>> descriptors(m, shape.slots);
+    const device_array<read_counts> counts(m, 1);
+    const device_array<atomic_word<std::uint32_t>> descriptors(m, shape.slots);
     launch(m, {shape.blocks, shape.threads, 0, nullptr},
            records_kernel<weak>{counts.data(), descriptors.data(), shape,
                                 budget == nullptr ? n : budget->seed()});
@@ -363,8 +363,8 @@ struct late_lookup_kernel {
 TEST(LitmusCache, a_lookup_that_stands_still_takes_no_facts_of_two_opens) {
   for (const std::string point : {"tagged.load_word", "tagged.load"}) {
     for (int wanted = 0; wanted < 2; ++wanted) {  // the first word or the second
-      const mount m(base_options());
-      const device_buffer<std::int32_t> error(m, 1);
+      mount m(base_options());
+      const device_array<std::int32_t> error(m, 1);
       const mount_ref fs = m.ref();
       const detail::record_table records(fs);
       std::uint32_t generation = 0;
@@ -447,13 +447,13 @@ static read_counts copy_racing_bytes(work_budget* budget, std::uint64_t rounds) 
   using kernel = racing_bytes_kernel<weak>;
   const bool gpu = device() == device_kind::cuda;
   const std::uint32_t places = gpu ? 32 : 1;
-  const mount m(base_options());
+  mount m(base_options());
   read_counts all{};
   for (std::uint64_t n = 0; budget == nullptr ? n < rounds : budget->next(); ++n) {
     std::vector<char> content((places + 2) * kernel::bytes, static_cast<char>(kernel::first));
     std::fill(content.end() - kernel::bytes, content.end(), static_cast<char>(kernel::second));
-    const device_buffer<char> pages(m, content);
-    const device_buffer<read_counts> counts(m, 1);
+    const device_array<char> pages(m, content);
+    const device_array<read_counts> counts(m, 1);
     const launch_shape shape = gpu ? launch_shape{64, 128, 4 * kernel::bytes, nullptr}
                                    : launch_shape{2, 1, kernel::bytes, nullptr};
     launch(m, shape,
@@ -546,10 +546,10 @@ template <sixteen_by how>
 static read_counts read_sixteen_bytes(work_budget* budget, std::uint64_t steps) {
   constexpr std::uint32_t places = 64;
   read_counts all{};
-  const mount m(base_options());
+  mount m(base_options());
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
-    const device_buffer<sixteen_bytes> memory(m, places);
-    const device_buffer<read_counts> counts(m, 1);
+    const device_array<sixteen_bytes> memory(m, places);
+    const device_array<read_counts> counts(m, 1);
     launch(m, {128, 128, 0, nullptr},
            sixteen_bytes_kernel<how>{memory.data(), counts.data(), places, 4000,
                                      budget == nullptr ? n : budget->seed()});
@@ -614,10 +614,10 @@ template <bool weak>
 static read_counts add_and_look(work_budget* budget, std::uint64_t steps) {
   constexpr std::uint32_t places = 512;
   read_counts all{};
-  const mount m(base_options());
+  mount m(base_options());
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
-    const device_buffer<sixteen_bytes> memory(m, places);
-    const device_buffer<read_counts> counts(m, 1);
+    const device_array<sixteen_bytes> memory(m, places);
+    const device_array<read_counts> counts(m, 1);
     launch(m, {256, 128, 0, nullptr},
            add_and_look_kernel<weak>{memory.data(), counts.data(), places, 1000,
                                      budget == nullptr ? n : budget->seed()});

@@ -137,7 +137,7 @@ class exchange {
   char* spare_word() const {
     return reinterpret_cast<char*>(&view(channel_.device).reply(shape_.slots).word);
   }
-  void synchronize() const { mount_.synchronize(); }
+  void synchronize() { mount_.synchronize(); }
   // Registers the mapping of a file. Returns false if the driver does not support it.
   bool use_file(int file, char* mapping) {
     if (!device_->register_range(mapping, std::uint64_t{shape_.slots} * shape_.bytes, mapped_at_))
@@ -155,7 +155,7 @@ class exchange {
   // Plays all rounds; fewer if a side waits for too long.
   template <class Test>
   exchange_result run(const Test& test) {
-    const device_buffer<read_counts> counts(mount_, 1);
+    const device_array<read_counts> counts(mount_, 1);
     exchange_host host{
         shape_, view(channel_.host), *device_, memory_.data(), buffer_, channel_, file_, mapping_};
     std::memset(channel_.host, 0, layout_.total_bytes);
@@ -208,7 +208,7 @@ class exchange {
   std::unique_ptr<gpufs::device> device_;
   channel_layout layout_;
   gpufs::device::shared_memory channel_;
-  device_buffer<char> memory_;
+  device_array<char> memory_;
   gpufs::device::shared_memory buffer_{nullptr, nullptr};
   int file_ = -1;
   char* mapping_ = nullptr;

@@ -448,11 +448,11 @@ template <bool weak>
 static exchange_result read_beside_a_kernel(work_budget* budget, std::uint64_t steps) {
   constexpr std::uint32_t count = 512;
   const bool gpu = device() == device_kind::cuda;
-  const mount m(base_options());
+  mount m(base_options());
   const std::unique_ptr<gpufs::device> d = gpu ? make_cuda_device(0) : make_cpu_device(1);
   exchange_result result{0, 0};
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
-    const device_buffer<atomic_word<std::uint64_t>> counters(m, count);
+    const device_array<atomic_word<std::uint64_t>> counters(m, count);
     std::atomic<bool> over{false};
     std::vector<std::uint64_t> before(count), now(count);
     const auto look = [&] {

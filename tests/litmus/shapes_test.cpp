@@ -28,7 +28,7 @@ static size_of_runs size_for(device_kind kind) {
 }
 
 template <class Shape, bool weak>
-static histogram play_rounds(const mount& m, const size_of_runs& size, work_budget* budget,
+static histogram play_rounds(mount& m, const size_of_runs& size, work_budget* budget,
                              std::uint64_t rounds) {
   // Allocated without a copy of zeros, which would take longer than the runs.
   const std::size_t words = arena_of_runs::words(size.instances, size.stride_max);
@@ -36,8 +36,8 @@ static histogram play_rounds(const mount& m, const size_of_runs& size, work_budg
       static_cast<atomic_word<std::uint32_t>*>(m.allocate(words * sizeof(std::uint32_t)));
   auto* const registers = static_cast<atomic_word<std::uint32_t>*>(
       m.allocate(std::size_t{registers_max} * size.instances * sizeof(std::uint32_t)));
-  const device_buffer<histogram> counts(m, 1);
-  const device_buffer<atomic_word<std::uint32_t>> met(m, 1);
+  const device_array<histogram> counts(m, 1);
+  const device_array<atomic_word<std::uint32_t>> met(m, 1);
   const launch_shape shape{size.blocks != 0 ? size.blocks : Shape::threads, size.threads, 0,
                            nullptr};
   for (std::uint64_t round = 0; budget == nullptr ? round < rounds : budget->next(); ++round) {
@@ -75,7 +75,7 @@ template <class Shape>
 constexpr bool is_relied_on = !std::is_same_v<Shape, independent_reads>;
 
 TYPED_TEST(LitmusShapes, shows_no_forbidden_outcome) {
-  const mount m(base_options());
+  mount m(base_options());
   const size_of_runs size = size_for(device());
   work_budget budget(size.rounds);
   const histogram used = play_rounds<TypeParam, false>(m, size, &budget, 0);

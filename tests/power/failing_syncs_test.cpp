@@ -226,7 +226,7 @@ class failing_syncs_run {
     all_.groups = 2 + static_cast<std::uint32_t>(below(6));
     options_.cpu_threads = all_.groups;
     options_.cache_bytes = (3 * all_.groups + 8 + below(20)) * options_.page_bytes;
-    options_.reclaim_timeout_ns = options_.request_timeout_ns;
+    options_.reclaim_timeout = options_.request_timeout;
     all_.io = std::make_shared<durable_backend>(seed);
     options_.backend = all_.io;
     all_.stripe = 1 + below(100);
@@ -296,7 +296,7 @@ class failing_syncs_run {
   }
 
   // The host can ask for what groups were told.
-  void check_reports(const mount& fs) {
+  void check_reports(mount& fs) {
     const file_error_list list = fs.file_errors();
     for (const shared_file& f : all_.files) {
       bool is_reported = false;

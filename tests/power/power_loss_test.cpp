@@ -255,7 +255,7 @@ class script_run {
     options.channel_slots = 4;
     options.write_bytes = 8192;
     options.cpu_threads = 1;
-    options.reclaim_timeout_ns = options.request_timeout_ns;
+    options.reclaim_timeout = options.request_timeout;
     fs_ = std::make_unique<mount>(options);
     calls_ = std::make_unique<session>(*fs_, how_.kind);
   }
@@ -527,7 +527,7 @@ class replacement_run {
     options.page_bytes = durable_backend::sector_bytes;
     options.cache_bytes = how.cache_pages * options.page_bytes;
     options.workers = how.workers;
-    options.reclaim_timeout_ns = options.request_timeout_ns;
+    options.reclaim_timeout = options.request_timeout;
     mount fs(options);
     {
       session calls(fs, how.kind);

@@ -52,6 +52,7 @@ def test_options_reach_the_host_api() -> None:
         request_timeout_s=3.5,
         unmount_timeout_s=4.5,
         maps_files=False,
+        raises_descriptor_limit=False,
     ) as mount:
         assert mount.options == {
             "ordinal": 0,
@@ -71,6 +72,7 @@ def test_options_reach_the_host_api() -> None:
             "unmount_timeout_ns": 4_500_000_000,
             "read_only": False,
             "maps_files": False,
+            "raises_descriptor_limit": False,
             "root": None,
         }
         assert mount.direct_path != "on"

@@ -52,7 +52,7 @@ TEST(truncated_extent, gives_short_reads_and_no_signal) {
   options.cache_bytes = 8 * 4096;
   options.extent_budget_bytes = std::uint64_t{16} << 20;
   options.extent_bytes = std::uint64_t{1} << 20;
-  const mount m(options);
+  mount m(options);
   if (m.direct_path() != "on") GTEST_SKIP() << "no direct path here: " << m.direct_path();
 
   read_results results{};

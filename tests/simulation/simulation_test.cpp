@@ -65,8 +65,8 @@ mount_options options_by_chance(std::shared_ptr<backend> on, std::uint64_t reque
   o.bulk_bytes = below(2) == 0 ? 0 : 4 * page_bytes;
   o.open_files = 16;
   o.cpu_threads = static_cast<unsigned>(1 + below(4));
-  o.request_timeout_ns = o.reclaim_timeout_ns = request_timeout_ns;
-  o.unmount_timeout_ns = 20 * second_ns;
+  o.request_timeout = o.reclaim_timeout = std::chrono::nanoseconds(request_timeout_ns);
+  o.unmount_timeout = std::chrono::nanoseconds(20 * second_ns);
   return o;
 }
 
@@ -173,7 +173,8 @@ void program::body() {
       unmount_told = true;
       if (adversity_.nothing_fails) problem(std::string("unmount: ") + e.what());
     }
-    if (platform::now_ns() - start > o.unmount_timeout_ns + second_ns + stopped_ns_)
+    if (platform::now_ns() - start >
+        static_cast<std::uint64_t>(o.unmount_timeout.count()) + second_ns + stopped_ns_)
       problem("unmount took " + std::to_string(platform::now_ns() - start) + " ns");
     disk_->mend();
     const file_error_list told = fs.file_errors();

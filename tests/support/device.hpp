@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpufs/device_array.hpp"
 #include "gpufs/gpufs.hpp"
 #include "gpufs/machine.hpp"
 
@@ -36,8 +37,8 @@ namespace gpufs::testing {
   options.staging_bytes = 8192;
   options.open_files = 256;
   options.cpu_threads = 8;
-  options.reclaim_timeout_ns = 200'000'000;
-  options.request_timeout_ns = 60'000'000'000;
+  options.reclaim_timeout = std::chrono::milliseconds(200);
+  options.request_timeout = std::chrono::seconds(60);
   return options;
 }
 
@@ -45,44 +46,5 @@ namespace gpufs::testing {
 [[maybe_unused]] static int another_gpu() {
   return device() == device_kind::cuda && examine_cuda().gpus.size() > 1 ? 1 : 0;
 }
-
-// `count` zeroed values in the memory of a mount's device. The mount must outlive it.
-template <class T>
-class device_buffer {
- public:
-  device_buffer(const mount& m, std::size_t count)
-      : mount_(&m), count_(count), data_(static_cast<T*>(m.allocate(bytes()))) {
-    upload(std::vector<T>(count));
-  }
-  device_buffer(const mount& m, const std::vector<T>& values)
-      : mount_(&m), count_(values.size()), data_(static_cast<T*>(m.allocate(bytes()))) {
-    upload(values);
-  }
-  ~device_buffer() { mount_->free(data_); }
-  device_buffer(const device_buffer&) = delete;
-  device_buffer& operator=(const device_buffer&) = delete;
-
-  // For kernels.
-  T* data() const { return data_; }
-  std::size_t size() const { return count_; }
-
-  // Copies at most size() values to the beginning.
-  void upload(const std::vector<T>& values) {
-    if (!values.empty()) mount_->copy_to_device(data_, values.data(), values.size() * sizeof(T));
-  }
-  // Waits for kernels that are still writing.
-  std::vector<T> download() const {
-    mount_->synchronize();
-    std::vector<T> values(count_);
-    if (count_ != 0) mount_->copy_to_host(values.data(), data_, count_ * sizeof(T));
-    return values;
-  }
-
- private:
-  std::size_t bytes() const { return count_ * sizeof(T); }
-  const mount* mount_;
-  std::size_t count_;
-  T* data_;
-};
 
 }  // namespace gpufs::testing

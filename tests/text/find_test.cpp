@@ -47,7 +47,7 @@ using group_types = ::testing::Types<thread_group, warp_group, block_group>;
 TYPED_TEST_SUITE(group_find, group_types);
 
 TYPED_TEST(group_find, FindsTheFirstAndTheLast) {
-  const mount m(base_options());
+  mount m(base_options());
   std::mt19937_64 random(1);
   // Neighbours of 'x' in value, and bytes that differ in the highest bit, are those that tricks
   // with words confuse.
@@ -65,8 +65,8 @@ TYPED_TEST(group_find, FindsTheFirstAndTheLast) {
                      random() % 2 == 0 ? std::min(most, random() % 40) : random() % (most + 1), 0,
                      0, 0, 0});
   }
-  const device_buffer<char> pool(m, std::vector<char>(text.begin(), text.end()));
-  const device_buffer<find_case> work(m, cases);
+  const device_array<char> pool(m, std::vector<char>(text.begin(), text.end()));
+  const device_array<find_case> work(m, cases);
   launch(m, {8, 96, 0, nullptr}, find_kernel<TypeParam>{pool.data(), work.data(), cases.size()});
   for (const find_case& got : work.download()) {
     const std::string part = text.substr(got.begin, got.bytes);

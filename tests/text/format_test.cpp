@@ -122,15 +122,15 @@ void expect_refused(const char* format, const auto&... arguments) {
 }
 
 TEST(Format, NumbersAreTheSameAsSnprintfGives) {
-  const mount m(base_options());
+  mount m(base_options());
   constexpr std::size_t count = is_sanitized ? 500 : 4000;
-  const device_buffer<char> rows(m, count * format_kernel::row_bytes);
-  const device_buffer<std::int64_t> results(m, count);
+  const device_array<char> rows(m, count * format_kernel::row_bytes);
+  const device_array<std::int64_t> results(m, count);
   for (const std::uint64_t seed : seeds()) {
     random_numbers random(seed);
     std::vector<format_case> cases(count);
     for (format_case& c : cases) c = random_case(random);
-    const device_buffer<format_case> uploaded(m, cases);
+    const device_array<format_case> uploaded(m, cases);
     launch(m, {8, 128, 0, nullptr},
            format_kernel{uploaded.data(), count, rows.data(), results.data()});
     const std::vector<std::int64_t> lengths = results.download();

@@ -79,7 +79,7 @@ std::string random_text(random_numbers& random) {
 }
 
 TEST(Parse, NumbersAreTheSameAsStrtodGives) {
-  const mount m(base_options());
+  mount m(base_options());
   constexpr std::size_t count = is_sanitized ? 500 : 4000;
   for (const std::uint64_t seed : seeds()) {
     random_numbers random(seed);
@@ -90,8 +90,8 @@ TEST(Parse, NumbersAreTheSameAsStrtodGives) {
       cases.push_back({texts.size(), text.size(), 0, 0});
       texts += text + '\0';
     }
-    const device_buffer<char> pool(m, std::vector<char>(texts.begin(), texts.end()));
-    const device_buffer<parsed_case> work(m, cases);
+    const device_array<char> pool(m, std::vector<char>(texts.begin(), texts.end()));
+    const device_array<parsed_case> work(m, cases);
     launch(m, {8, 128, 0, nullptr}, parse_kernel{pool.data(), work.data(), count});
     for (const parsed_case& got : work.download()) {
       const char* const text = texts.c_str() + got.begin;

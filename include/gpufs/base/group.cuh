@@ -371,17 +371,58 @@ GPUFS_HD inline lane_group converged_lanes() {
 #endif
 }
 
-// The group of a cooperative_groups::thread_block_tile: a warp_group for 32 threads, a lane_group
-// for fewer. Device code only.
-template <class Tile>
-  requires requires(const Tile& tile) {
-    requires Tile::num_threads() <= 32;
-    tile.meta_group_rank();
-  }
+namespace detail {
+
+template <class G>
+concept own_group = requires(const G& g) {
+  G::has_warps;
+  G::is_one_thread;
+  g.rank();
+  g.size();
+  g.is_leader();
+  g.sync();
+};
+// cooperative_groups::thread_block_tile<N>, N <= 32. Other groups do not know their size at compile
+// time.
+template <std::uint32_t threads>
+  requires(threads <= 32)
+struct lanes_of_tile {};
+template <class G>
+concept cooperative_tile = requires(const G& g) {
+  g.meta_group_rank();
+  typename lanes_of_tile<G::num_threads()>;
+};
+// cooperative_groups::thread_block
+template <class G>
+concept cooperative_block = requires(const G& g) {
+  g.group_index();
+  g.thread_index();
+};
+
+}  // namespace detail
+
+// What a call takes as its group: the groups above, and of cooperative_groups the thread_block and
+// its tiles of at most 32 threads.
+template <class G>
+concept group = detail::own_group<G> || detail::cooperative_tile<G> || detail::cooperative_block<G>;
+
+// The same group as one of this file: a block_group for a thread_block; for a tile a warp_group (32
+// threads), a lane_group (fewer) or a thread_group (1). Tiles exist in device code only.
+template <detail::own_group G>
+GPUFS_HD const G& as_group(const G& g) {
+  return g;
+}
+template <detail::cooperative_block Block>
+GPUFS_HD block_group as_group(const Block&) {
+  return {};
+}
+template <detail::cooperative_tile Tile>
 GPUFS_HD auto as_group(const Tile&) {
   constexpr std::uint32_t threads = Tile::num_threads();
   if constexpr (threads == 32) {
     return warp_group();
+  } else if constexpr (threads == 1) {
+    return thread_group();
   } else {
 #if defined(__CUDA_ARCH__)
     std::uint32_t lane;

@@ -70,25 +70,26 @@ GPUFS_HD inline bool find_frame(const mount_ref& fs, const void* data,
 
 // Called by one thread. Returns 0, or -EINVAL if nothing is mapped there.
 template <class Reads>
-GPUFS_HD std::int32_t unmap(const mount_ref& fs, const void* data, const Reads&) {
+GPUFS_HD std::int32_t unmap(const mount_ref& fs, const mapping& m, const Reads&) {
+  if (m.bytes <= 0) return 0;
   std::uint32_t frame_number = 0;
-  if (!find_frame(fs, data, frame_number)) return -EINVAL;
+  if (!find_frame(fs, m.data, frame_number)) return -EINVAL;
   return Reads::unpin(frame_table(fs).header(frame_number).state) ? 0 : -EINVAL;
 }
 template <class Group, class Reads>
-GPUFS_HD std::int32_t unmap_together(const Group& g, const mount_ref& fs, const void* data,
+GPUFS_HD std::int32_t unmap_together(const Group& g, const mount_ref& fs, const mapping& m,
                                      const Reads& reads) {
   std::int32_t result = 0;
   g.sync();  // All members' reads come before the frame can be evicted.
-  if (g.is_leader()) result = unmap(fs, data, reads);
+  if (g.is_leader()) result = unmap(fs, m, reads);
   return g.broadcast(result);
 }
 template <class Group, class Reads>
-GPUFS_HD std::int32_t unmap_each(const Group& g, const mount_ref& fs, const void* data,
+GPUFS_HD std::int32_t unmap_each(const Group& g, const mount_ref& fs, const mapping& m,
                                  const Reads& reads) {
   static_assert(!Group::has_warps, "by the warps of a block");
   g.sync();
-  return data == nullptr ? 0 : unmap(fs, data, reads);
+  return unmap(fs, m, reads);
 }
 
 // As gmmap.

@@ -4,6 +4,18 @@
 #include "gpufs/file/map.cuh"
 #include "gpufs/file/write_bytes.cuh"
 
+namespace gpufs {
+
+// A part of a file in GPU memory that kernels may write. `bytes`: as in mapping.
+struct writable_mapping {
+  char* data;
+  std::int64_t bytes;
+  std::int32_t fd;
+  std::uint32_t reserved;
+};
+
+}  // namespace gpufs
+
 namespace gpufs::detail {
 
 // Mappings for writing.
@@ -130,6 +142,94 @@ GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view&
   g.sync();
   if (g.is_leader()) (void)page_dirt(fs, frame_number).set(file.node, page_dirt::partial);
   g.sync();
+}
+
+// As gmmap_write.
+template <class Group>
+GPUFS_HD writable_mapping map_to_write(const Group& g, const mount_ref& fs, std::int32_t fd,
+                                       std::int64_t offset, std::uint64_t bytes) {
+  if (offset < 0 || bytes == 0) return {nullptr, -EINVAL, fd, 0};
+  const found_file found = find_file(fs, g, fd, access_read | access_write);
+  if (found.error != 0) return {nullptr, found.error, fd, 0};
+  constexpr std::uint32_t both = access_read | access_write;
+  if ((found.view.access & both) != both) return {nullptr, -EACCES, fd, 0};
+  const auto at = static_cast<std::uint64_t>(offset);
+  if (at >= found.view.size) return {nullptr, 0, fd, 0};
+  const std::uint64_t page = at >> fs.layout.page_shift;
+  const page_pin pin = pin_to_write(fs, g, found.view, page);
+  if (pin.valid < 0) return {nullptr, pin.valid, fd, 0};
+  const std::uint64_t within = at - (page << fs.layout.page_shift);
+  const std::uint64_t left = found.view.size - at;
+  const mapping m = mapping_of(fs, pin, within, left < bytes ? left : bytes);
+  return {fs.page(pin.frame) + within, m.bytes, fd, 0};
+}
+
+// Marks the bytes that were stored in a mapping as dirty. Stores the frame of the page in
+// `frame_number`, and the frame of its copy in `copy`. Returns 0; -EINVAL if `m` is no mapping for
+// writing; or -EBADF. Collective. Waits while the file is being truncated.
+template <class Group>
+GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const writable_mapping& m,
+                                   std::uint32_t& frame_number, std::int32_t& copy) {
+  if (!find_frame(fs, m.data, frame_number) || m.bytes <= 0) return -EINVAL;
+  const auto within = static_cast<std::uint64_t>(m.data - fs.page(frame_number));
+  if (static_cast<std::uint64_t>(m.bytes) > fs.layout.page_bytes() - within) return -EINVAL;
+  g.sync();
+  copy = 0;
+  if (g.is_leader()) copy = frame_of_copy(fs, frame_number);
+  copy = g.broadcast(copy);
+  if (copy < 0) return copy;
+  const found_file found = find_to_write(fs, g, m.fd);
+  if (found.error != 0) return found.error;
+  if (g.is_leader()) begin_size_use(fs, found.view.node);
+  // Marks nothing past the end of the file: it may have been cut since the page was mapped.
+  const std::uint64_t size = file_size(fs, g, found.view.node);
+  const std::uint64_t page_begin = g.broadcast(frame_table(fs).header(frame_number).key()).low
+                                   << fs.layout.page_shift;
+  const std::uint64_t stop = within + static_cast<std::uint64_t>(m.bytes);
+  const std::uint64_t there = size > page_begin ? size - page_begin : 0;
+  mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(copy), within,
+               stop < there ? stop : there);
+  if (g.is_leader()) end_size_use(fs, found.view.node);
+  return 0;
+}
+
+// As gmsync.
+template <class Group>
+GPUFS_HD std::int32_t write_mapping(const Group& g, const mount_ref& fs,
+                                    const writable_mapping& m) {
+  std::uint32_t frame_number = 0;
+  std::int32_t copy = 0;
+  const std::int32_t result = take_changes(fs, g, m, frame_number, copy);
+  if (result != 0) return result;
+  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
+    return write_back(fs, part).flush_page(frame_number);
+  });
+}
+
+// As gmunmap of a mapping for writing.
+template <class Group>
+GPUFS_HD std::int32_t unmap_written(const Group& g, const mount_ref& fs,
+                                    const writable_mapping& m) {
+  if (m.bytes <= 0) return 0;
+  std::uint32_t frame_number = 0;
+  std::int32_t copy = 0;
+  const std::int32_t result = take_changes(fs, g, m, frame_number, copy);
+  if (result != 0 && result != -EBADF) return result;
+  g.sync();
+  if (g.is_leader()) {
+    const frame_table frames(fs);
+    const auto copy_frame = static_cast<std::uint32_t>(copy);
+    // Release: a group that maps the page again, and finds no mapping of the copy, evicts the copy.
+    (void)fs.dirt(copy_frame).node.fetch_add_release(~0u);
+    // The copy is no longer needed, unless another group has mapped the page too.
+    drop_copy(fs, copy_frame);
+    frames.unpin(frame_number);
+    // Release: pairs with are_pages_mapped(). A group that sees the lower count also sees the marks
+    // of what was stored (with -EBADF: it is lost).
+    (void)fs.at<name_state>(fs.layout.names)->mapped.fetch_add_release(~std::uint64_t{0});
+  }
+  g.sync();
+  return result;
 }
 
 }  // namespace gpufs::detail

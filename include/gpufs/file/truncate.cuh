@@ -196,4 +196,18 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t empty_file(const mount_ref& fs, const Gr
       g, [&](const one_warp_of<Group>& part) { return truncate_file(fs, part, file, 0); });
 }
 
+// As gftruncate.
+template <class Group>
+GPUFS_HD std::int32_t resize(const Group& g, const mount_ref& fs, std::int32_t fd,
+                             std::int64_t size) {
+  const found_file found = find_file(fs, g, fd, access_write);
+  if (found.error != 0) return found.error;
+  if (size < 0) return -EINVAL;
+  if (static_cast<std::uint64_t>(size) >= limits::file_bytes_max) return -EFBIG;
+  g.sync();
+  return by_one_warp(g, [&](const one_warp_of<Group>& part) {
+    return truncate_file(fs, part, found.view, static_cast<std::uint64_t>(size));
+  });
+}
+
 }  // namespace gpufs::detail
