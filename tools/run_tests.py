@@ -329,7 +329,7 @@ def gpu_if_there(job: Job) -> None:
 
 
 def consumer(job: Job) -> None:
-    """Installs the library and builds another project against it, in C++ and in CUDA."""
+    """Installs the library, and builds other projects against it, in C++ and in CUDA."""
     configure(job, "release")
     compile_targets(job, "release", "gpufs")
     prefix = BUILD / "prefix"
@@ -341,15 +341,28 @@ def consumer(job: Job) -> None:
         for name in ("CMAKE_CUDA_COMPILER", "CMAKE_CUDA_FLAGS")
     ]
     cuda = ["-DCONSUMER_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=80-real;90", *toolkit]
-    for language, options in (("cpp", []), ("cuda", cuda)):
-        build = BUILD / f"consumer-{language}"
+    tutorial_cuda = [
+        "-DTUTORIAL_CUDA=ON",
+        f"-DCMAKE_CUDA_ARCHITECTURES={cuda_architecture()}",
+        *toolkit,
+    ]
+    for example, language, options in (
+        ("cmake_consumer", "cpp", []),
+        ("cmake_consumer", "cuda", cuda),
+        ("tutorial", "cpp", []),
+        ("tutorial", "cuda", tutorial_cuda),
+    ):
+        build = BUILD / f"{example}-{language}"
         shutil.rmtree(build, ignore_errors=True)
         job.run(
-            *("cmake", "-S", ROOT / "examples" / "cmake_consumer", "-B", build, "-G", "Ninja"),
+            *("cmake", "-S", ROOT / "examples" / example, "-B", build, "-G", "Ninja"),
             *(f"-DCMAKE_PREFIX_PATH={prefix}", *options),
         )
         job.run("cmake", "--build", build, "--parallel", JOBS, timeout_s=COMPILE_TIMEOUT_S)
-        job.run(build / "consumer")
+        if example == "cmake_consumer":
+            job.run(build / "consumer")
+        elif language == "cpp" or has_gpu():  # the programs in CUDA need a GPU
+            job.run("ctest", "--test-dir", build, "--output-on-failure", "--timeout", "60")
         job.counts.add(Counts(passed=1))
 
 

@@ -45,11 +45,11 @@ def test_readme_shows_a_kernel() -> None:
 @pytest.mark.parametrize(("name", "code"), cpp_blocks(), ids=[name for name, _ in cpp_blocks()])
 def test_code_in_documents_compiles(name: str, code: str, tmp_path: Path) -> None:
     source = tmp_path / f"{name}.cpp"
-    # A functor that nothing calls is still compiled when it is instantiated by a launch.
-    kernels = re.findall(r"^struct (\w+) \{", code, re.MULTILINE)
+    # A functor that nothing calls is still compiled when it is instantiated by a launch. A whole
+    # program launches its own.
+    kernels = [] if "int main(" in code else re.findall(r"^struct (\w+) \{", code, re.MULTILINE)
     uses = "".join(
-        f"void use(const gpufs::mount& m, const {k}& kernel) "
-        f"{{ gpufs::launch(m, {{}}, kernel); }}\n"
+        f"void use(gpufs::mount& m, const {k}& kernel) {{ gpufs::launch(m, {{}}, kernel); }}\n"
         for k in kernels
     )
     source.write_text(code + uses)
@@ -67,6 +67,13 @@ def test_code_in_documents_compiles(name: str, code: str, tmp_path: Path) -> Non
         check=True,
         timeout=120,
     )
+
+
+def test_the_tutorial_shows_the_programs_that_are_built() -> None:
+    folder = ROOT / "examples" / "tutorial"
+    shown = [code for name, code in cpp_blocks() if name.startswith("tutorial.md")]
+    programs = re.findall(r"foreach\(program (.*)\)", (folder / "CMakeLists.txt").read_text())[0]
+    assert shown == [(folder / f"{name}.cpp").read_text() for name in programs.split()]
 
 
 def test_each_row_of_what_is_durable_names_a_test() -> None:
