@@ -41,6 +41,17 @@ int check_file(int descriptor, struct statx& s) {
   return S_ISREG(s.stx_mode) ? check_file_system(descriptor) : -EINVAL;
 }
 
+// 0 if a link in a folder may be followed, or -errno. The rule is that of fs.protected_symlinks: in
+// a sticky folder that everybody may write, -EACCES for links that belong neither to the caller nor
+// to the folder's owner.
+int check_link(const struct statx& link, int folder) {
+  struct statx s;
+  if (statx(folder, "", AT_EMPTY_PATH, STATX_MODE | STATX_UID, &s) != 0) return -errno;
+  constexpr unsigned for_all = S_ISVTX | S_IWOTH;
+  const bool is_for_all = (s.stx_mode & for_all) == for_all;
+  return is_for_all && link.stx_uid != geteuid() && link.stx_uid != s.stx_uid ? -EACCES : 0;
+}
+
 // Splits a path into the part before its last name, and that name with the slashes after it.
 std::pair<std::string, std::string> split(const std::string& path) {
   const std::size_t end = path.find_last_not_of('/');
@@ -125,10 +136,11 @@ int path_opener::open(const std::string& path, const open_how& how, bool& readab
     }
     const int fd = create(at, how);
     if (fd != -EEXIST || how.exclusive) return fd;
-    // Another program has created the file meanwhile. Or the path is a link to a file that does not
-    // exist yet: then create the link's target.
-    if (const int status = follow(at); status < 0 && status != -EINVAL && status != -ENOENT)
-      return status;
+    // Another program has made the name meanwhile, or it is a link to a file that does not exist.
+    // What exists is opened by another lookup, because the kernel decides about links.
+    if (const int made = open_existing(at, how, readable); made != -ENOENT) return made;
+    if (how.no_follow) continue;
+    if (const int status = follow(at); status < 0) return status;
   }
   return -ELOOP;
 }
@@ -190,14 +202,23 @@ int path_opener::create(const std::string& path, const open_how& how) const {
   });
 }
 
-// Replaces a link's path by the path that it leads to. 0; -EINVAL when it is not a link; or -errno.
+// Replaces a link's path by the path that it leads to. Leaves another path as it is. 0, or -errno:
+// -EACCES for a link that must not be followed (check_link).
 int path_opener::follow(std::string& path) const {
   std::string target(limits::path_bytes_max, '\0');
   const int bytes = at_parent(path, [&](int folder, const char* name) {
-    const ssize_t n = readlinkat(folder, name, target.data(), target.size());
+    // One descriptor for both, so that the link that is read is the link that was checked.
+    const path_descriptor link(
+        descriptor_table::of_this_thread().open(name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, folder));
+    if (link.number() < 0) return link.number() == -ENOENT ? 0 : link.number();
+    struct statx s;
+    if (statx(link.number(), "", AT_EMPTY_PATH, STATX_TYPE | STATX_UID, &s) != 0) return -errno;
+    if (!S_ISLNK(s.stx_mode)) return 0;
+    if (const int status = check_link(s, folder); status < 0) return status;
+    const ssize_t n = readlinkat(link.number(), "", target.data(), target.size());
     return n < 0 ? -errno : static_cast<int>(n);
   });
-  if (bytes < 0) return bytes;
+  if (bytes <= 0) return bytes;
   target.resize(static_cast<std::size_t>(bytes));
   path = target.starts_with('/') ? target : split(path).first + "/" + target;
   return 0;

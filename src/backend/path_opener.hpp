@@ -20,6 +20,10 @@
 // A file is created with O_EXCL, in a folder whose file system was checked, so a creation never
 // opens an existing file.
 //
+// O_EXCL refuses a link to a file that does not exist. The path_opener itself follows such a link
+// and creates its target. It always applies the rule of fs.protected_symlinks (proc(5)), whatever
+// the system's setting is. The kernel follows all other links.
+//
 // Any thread may call a path_opener, and it has no locks: its members are constant after the
 // constructor.
 #pragma once
@@ -67,7 +71,8 @@ class path_opener {
   //   - -EISDIR for a folder.
   //   - -EINVAL for anything else that is not a regular file, and for files of the kernel (in
   //     /proc, /sys and the like).
-  //   - -ELOOP for a link that must not be followed.
+  //   - -ELOOP for a link, with `no_follow`, and for too many links.
+  //   - -EACCES also for a link to a file that does not exist (fs.protected_symlinks).
   //   - -EXDEV for a path that leads out of the root.
   //
   // Sets `readable` to false if the file could only be opened for writing. A call that creates or
