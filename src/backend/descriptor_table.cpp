@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -11,6 +12,7 @@
 #include <array>
 #include <exception>
 #include <future>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -88,7 +90,13 @@ thread_local const std::shared_ptr<descriptor_table>* descriptor_table::current_
 
 descriptor_table& descriptor_table::of_process() {
   // Never destroyed: threads that were detached because they hang may still use it at exit.
-  static auto* const table = new descriptor_table;
+  static auto* const table = [] {
+    static auto* const made = new descriptor_table;
+    // A fork copies what other threads are doing, but not the threads.
+    if (pthread_atfork(nullptr, nullptr, [] { made->streams_.reset_in_child(); }) != 0)
+      throw std::bad_alloc();
+    return made;
+  }();
   return *table;
 }
 
@@ -169,19 +177,18 @@ std::unique_ptr<descriptor_table_guard> descriptor_table::make_own(
 // ThreadSanitizer knows only one table. It takes equal numbers in two tables for the same
 // descriptor. So calls in an opener's table bypass the functions that it intercepts.
 
-int descriptor_table::open(const char* path, int flags, unsigned mode, int folder) const {
+int descriptor_table::open(const char* path, int flags, unsigned mode, int folder) {
   const auto fd = is_own() ? static_cast<int>(syscall(SYS_openat, folder, path, flags, mode))
                            : ::openat(folder, path, flags, mode);
   if (fd < 0) return -errno;
   return (flags & O_PATH) != 0 ? fd : above_streams(fd);
 }
 
-// 0, 1 and 2 are the program's streams, even while the program has closed them.
-int descriptor_table::above_streams(int descriptor) const {
+int descriptor_table::above_streams(int descriptor) {
   if (descriptor > 2) return descriptor;
   const auto higher = static_cast<int>(syscall(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, 3));
   const int result = higher < 0 ? -errno : higher;
-  close_now(descriptor);
+  close_or_keep(descriptor);
   return result;
 }
 
@@ -333,6 +340,9 @@ int descriptor_table::reopen(int descriptor) {
   // thread with the same number.
   const std::shared_lock lock(life_);
   if (ended_) return -ESTALE;
+  // Any file will do: it keeps the opened file and its copy out of the numbers of the streams.
+  const path_descriptor root([] { return of_this_thread().open("/", O_PATH | O_CLOEXEC); });
+  if (root.number() < 0) return root.number();
   const std::string link = links_ + std::to_string(descriptor);
   const int fd = uninterrupted([&] {
     return of_this_thread().open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -347,7 +357,7 @@ int descriptor_table::reopen(int descriptor) {
 }
 
 // Copies the descriptor itself, instead of opening its file again. This needs no permission on the
-// file. The copy closes at exec.
+// file. The copy closes at exec. The caller has a path_descriptor.
 int descriptor_table::copy(int descriptor) const {
   const auto thread = static_cast<int>(syscall(pidfd_open_call, thread_, pidfd_thread));
   if (thread < 0) return -errno;

@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/stream_numbers.hpp"
 #include "gpufs/backend.hpp"
 
 namespace gpufs {
@@ -65,8 +66,8 @@ class descriptor_table {
   bool is_own() const { return this != &of_process(); }
 
   // Called by threads of this table. As openat(2) and pread(2), but return -errno instead of -1.
-  // open() returns 0, 1 or 2 only for O_PATH.
-  int open(const char* path, int flags, unsigned mode = 0, int folder = AT_FDCWD) const;
+  // open() returns 0, 1 or 2 only for O_PATH. For other flags, the caller has a path_descriptor.
+  int open(const char* path, int flags, unsigned mode = 0, int folder = AT_FDCWD);
   std::int64_t read(int descriptor, char* to, std::uint64_t bytes, std::uint64_t offset) const;
 
   // For an own table: an O_PATH descriptor of the /proc folder with the links to this table's open
@@ -74,6 +75,7 @@ class descriptor_table {
   int links() const { return own_links_; }
   // Called by threads of this table. Closes an O_PATH descriptor, which drops no locks.
   void close_path(int descriptor) const noexcept { close_now(descriptor); }
+  stream_numbers& streams() { return streams_; }
 
   // The file of a kept descriptor, and how it was opened: O_RDONLY, O_WRONLY or O_RDWR.
   struct kept_name {
@@ -112,9 +114,10 @@ class descriptor_table {
  private:
   friend class own_table_stay;
   descriptor_table();  // the process's table
-  // Called by threads of this table. Returns the same file under a number above the program's
-  // streams, or closes it and returns -errno.
-  int above_streams(int descriptor) const;
+  // Called by threads of this table, for a file that got one of the stream numbers because the
+  // program closed that stream meanwhile. Returns the same file under a higher number, or closes it
+  // and returns -errno.
+  int above_streams(int descriptor);
   void close_now(int descriptor) const noexcept;
   void close_or_keep(int descriptor) noexcept;
   void close_kept() noexcept;
@@ -128,6 +131,7 @@ class descriptor_table {
   // The folder with the links to this table's open files, with a slash at the end.
   const std::string links_;
   int own_links_ = -1;  // set by the table's thread before it is shared
+  stream_numbers streams_;
   std::shared_mutex
       // Held shared while a thread follows a link, so that the table does not end. Taken first.
       life_;
@@ -149,6 +153,29 @@ class descriptor_table {
   // Whether handed_ has any. Relaxed: it only saves the mutex, which orders the numbers. A thread
   // that misses one finds it at its next call.
   std::atomic<bool> any_handed_{false};
+};
+
+// An O_PATH descriptor of the calling thread's table, closed in the destructor. Its number is never
+// 0, 1 or 2, and no file that the thread opens while this object lives gets one of them
+// (stream_numbers.hpp).
+class path_descriptor {
+ public:
+  // `open` returns an O_PATH descriptor, or -errno.
+  template <class Open>
+  explicit path_descriptor(const Open& open)
+      : table_(descriptor_table::of_this_thread()), streams_(table_.streams()),
+        number_(table_.streams().above(open())) {}
+  ~path_descriptor() {
+    if (number_ >= 0) table_.close_path(number_);
+  }
+  path_descriptor(const path_descriptor&) = delete;
+  path_descriptor& operator=(const path_descriptor&) = delete;
+  int number() const { return number_; }  // or -errno
+
+ private:
+  descriptor_table& table_;
+  const stream_numbers::stay streams_;
+  const int number_;
 };
 
 }  // namespace gpufs

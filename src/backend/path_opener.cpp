@@ -8,7 +8,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -41,6 +40,10 @@ int check_file(int descriptor, struct statx& s) {
   return S_ISREG(s.stx_mode) ? check_file_system(descriptor) : -EINVAL;
 }
 
+descriptor_table::kept_name kept_name_of(const struct statx& s, int flags) {
+  return {makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, flags & O_ACCMODE};
+}
+
 // 0 if a link in a folder may be followed, or -errno. The rule is that of fs.protected_symlinks: in
 // a sticky folder that everybody may write, -EACCES for links that belong neither to the caller nor
 // to the folder's owner.
@@ -62,24 +65,6 @@ std::pair<std::string, std::string> split(const std::string& path) {
 }
 
 }  // namespace
-
-path_descriptor::path_descriptor(int number)
-    : table_(descriptor_table::of_this_thread()), number_(number) {
-  for (int& low : low_) {
-    if (number_ < 0 || number_ > 2) return;
-    low = number_;
-    const auto next = static_cast<int>(syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, 0));
-    number_ = next < 0 ? -errno : next;
-  }
-}
-
-path_descriptor::~path_descriptor() {
-  if (number_ >= 0) table_.close_path(number_);
-  // The program may have reopened its streams meanwhile, with dup2(2).
-  for (const int low : low_) {
-    if (low >= 0 && (fcntl(low, F_GETFL) & O_PATH) != 0) table_.close_path(low);
-  }
-}
 
 path_opener::path_opener(const std::optional<std::string>& root, const std::string& proc) {
   const auto open_folder = [](const std::string& path) {
@@ -146,7 +131,8 @@ int path_opener::open(const std::string& path, const open_how& how, bool& readab
 }
 
 int path_opener::open_existing(const std::string& path, const open_how& how, bool& readable) const {
-  const path_descriptor found(find(path, O_PATH | O_CLOEXEC | (how.no_follow ? O_NOFOLLOW : 0)));
+  const path_descriptor found(
+      [&] { return find(path, O_PATH | O_CLOEXEC | (how.no_follow ? O_NOFOLLOW : 0)); });
   if (found.number() < 0) return found.number();
   if (!how.write) return reopen(found, path, O_RDONLY, how.no_follow);
   const int fd = reopen(found, path, O_RDWR, how.no_follow);
@@ -178,10 +164,7 @@ int path_opener::open_found(const path_descriptor& found, int flags) const {
   struct statx s;
   if (const int status = check_file(found.number(), s); status < 0) return status;
   descriptor_table& table = descriptor_table::of_this_thread();
-  if (const int kept =
-          table.take_kept({makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, flags & O_ACCMODE},
-                          found.number());
-      kept != -ENOENT)
+  if (const int kept = table.take_kept(kept_name_of(s, flags), found.number()); kept != -ENOENT)
     return kept;
   const int links = table.is_own() ? table.links() : links_;
   if (links < 0) return no_links;
@@ -195,10 +178,8 @@ int path_opener::create(const std::string& path, const open_how& how) const {
   const int flags =
       (how.write ? O_RDWR : O_RDONLY) | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   return at_parent(path, [&](int folder, const char* name) {
-    return uninterrupted([&] {
-      const int fd = openat(folder, name, flags, how.mode);
-      return fd < 0 ? -errno : fd;
-    });
+    return uninterrupted(
+        [&] { return descriptor_table::of_this_thread().open(name, flags, how.mode, folder); });
   });
 }
 
@@ -208,8 +189,9 @@ int path_opener::follow(std::string& path) const {
   std::string target(limits::path_bytes_max, '\0');
   const int bytes = at_parent(path, [&](int folder, const char* name) {
     // One descriptor for both, so that the link that is read is the link that was checked.
+    descriptor_table& table = descriptor_table::of_this_thread();
     const path_descriptor link(
-        descriptor_table::of_this_thread().open(name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, folder));
+        [&] { return table.open(name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, folder); });
     if (link.number() < 0) return link.number() == -ENOENT ? 0 : link.number();
     struct statx s;
     if (statx(link.number(), "", AT_EMPTY_PATH, STATX_TYPE | STATX_UID, &s) != 0) return -errno;
@@ -233,7 +215,7 @@ int path_opener::at_parent(const std::string& path, const Act& act) const {
   if (name.empty()) return has_root() ? -EXDEV : -EISDIR;
   const std::string plain = name.substr(0, name.find('/'));
   if (has_root() && (plain == "." || plain == "..")) return -EINVAL;
-  const path_descriptor folder(find(parent, folder_flags));
+  const path_descriptor folder([&] { return find(parent, folder_flags); });
   if (folder.number() < 0) return folder.number();
   if (const int status = check_file_system(folder.number()); status < 0) return status;
   return act(folder.number(), name.c_str());
@@ -254,11 +236,19 @@ int path_opener::rename(const std::string& path, const std::string& new_path) co
 }
 
 int path_opener::sync_folder(const std::string& path) const {
-  const int folder = find(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const path_descriptor found([&] { return find(path, folder_flags); });
+  if (found.number() < 0) return found.number();
+  if (const int status = check_file_system(found.number()); status < 0) return status;
+  struct statx s;
+  if (statx(found.number(), "", AT_EMPTY_PATH, STATX_INO, &s) != 0) return -errno;
+  descriptor_table& table = descriptor_table::of_this_thread();
+  constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  int folder = table.take_kept(kept_name_of(s, flags), found.number());
+  if (folder == -ENOENT)
+    folder = uninterrupted([&] { return table.open(".", flags, 0, found.number()); });
   if (folder < 0) return folder;
-  int status = check_file_system(folder);
-  if (status == 0) status = uninterrupted([&] { return fsync(folder) == 0 ? 0 : -errno; });
-  (void)close(folder);  // nothing was written through it
+  const int status = uninterrupted([&] { return fsync(folder) == 0 ? 0 : -errno; });
+  table.close(folder);
   return status;
 }
 

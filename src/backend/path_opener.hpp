@@ -28,7 +28,6 @@
 // constructor.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 
@@ -36,25 +35,6 @@
 #include "gpufs/backend.hpp"
 
 namespace gpufs {
-
-// An O_PATH descriptor of the calling thread's table, closed in the destructor. Its number is never
-// 0, 1 or 2. Those of them that the program has closed stay occupied while this object lives, so no
-// file that is opened meanwhile gets one. Otherwise, what the program writes to its standard error
-// could become a file's data.
-class path_descriptor {
- public:
-  // `number`: an O_PATH descriptor, or -errno.
-  explicit path_descriptor(int number);
-  ~path_descriptor();
-  path_descriptor(const path_descriptor&) = delete;
-  path_descriptor& operator=(const path_descriptor&) = delete;
-  int number() const { return number_; }  // or -errno
-
- private:
-  descriptor_table& table_;
-  std::array<int, 3> low_{-1, -1, -1};
-  int number_;
-};
 
 // Thread-safe. Calls wait for the file system.
 class path_opener {

@@ -6,14 +6,20 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "support/closed_streams.hpp"
+#include "support/eventually.hpp"
 #include "support/failing_calls.hpp"
 #include "support/record_lock.hpp"
 #include "support/temporary.hpp"
@@ -186,6 +192,98 @@ TEST_F(descriptor_tables, a_file_that_may_not_be_opened_any_more_is_reached_all_
   reader.join();
   EXPECT_EQ(refused, EACCES);
   EXPECT_EQ(seen, "content");
+}
+
+// The file would be one of the program's streams until it gets a higher number. The close of the
+// lower number would drop the lock.
+TEST_F(descriptor_tables, a_file_that_is_reached_keeps_its_locks_where_the_streams_are_closed) {
+  const std::string path = folder_.write("a", "content");
+  const int mine = ::open(path.c_str(), O_RDWR | O_CLOEXEC), fd = other_.open(path);
+  ASSERT_TRUE(set_lock(mine, F_WRLCK));
+  int reached = -1;
+  bool was_used = false;
+  {
+    const closed_streams closed;
+    reached = other_.table()->reopen(fd);
+    was_used = closed_streams::any_is_open();
+  }
+  EXPECT_GT(reached, 2);
+  EXPECT_FALSE(was_used);
+  EXPECT_TRUE(is_locked(mine));
+  EXPECT_EQ(::close(mine), 0);
+  EXPECT_EQ(::close(reached), 0);
+}
+
+// As if the program closed a stream while the file is being opened.
+TEST(descriptor_table, an_open_drops_no_lock_where_the_streams_are_closed) {
+  const temporary_folder folder;
+  const std::string path = folder.write("a", "content");
+  const int mine = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_TRUE(set_lock(mine, F_WRLCK));
+  descriptor_table& table = descriptor_table::of_process();
+  const std::size_t kept = table.kept_count();
+  int fd = -1;
+  bool stays_locked = false;
+  {
+    const closed_streams closed;
+    fd = table.open(path.c_str(), flags);
+    stays_locked = is_locked(mine);
+    (void)set_lock(mine, F_UNLCK);
+    (void)eventually([&] {
+      table.close_handed();
+      return table.kept_count() == kept;
+    });
+  }
+  EXPECT_GT(fd, 2);
+  EXPECT_TRUE(stays_locked);
+  EXPECT_EQ(::close(mine), 0);
+  EXPECT_EQ(::close(fd), 0);
+}
+
+TEST(descriptor_table, closed_streams_stay_occupied_until_the_last_path_descriptor_is_closed) {
+  const auto root = [] { return ::open("/", O_PATH | O_CLOEXEC); };
+  std::array<int, 2> numbers{};
+  std::array<bool, 3> stays_open{};
+  bool ends_open = true;
+  {
+    const closed_streams closed;
+    std::optional<path_descriptor> first(std::in_place, root), second(std::in_place, root);
+    numbers = {first->number(), second->number()};
+    first.reset();
+    for (int i = 0; i < 3; ++i) stays_open[static_cast<std::size_t>(i)] = fcntl(i, F_GETFD) >= 0;
+    second.reset();
+    ends_open = closed_streams::any_is_open();
+  }
+  for (const int number : numbers) EXPECT_GT(number, 2);
+  EXPECT_EQ(stays_open, (std::array{true, true, true}));
+  EXPECT_FALSE(ends_open);
+}
+
+TEST(descriptor_table, a_forked_child_has_its_streams_closed_while_other_threads_open_files) {
+  std::promise<void> occupied, seen;
+  int status = -1;
+  {
+    const closed_streams closed;
+    std::thread other([&] {
+      const path_descriptor held([] { return ::open("/", O_PATH | O_CLOEXEC); });
+      occupied.set_value();
+      seen.get_future().wait();
+    });
+    occupied.get_future().wait();
+    const pid_t child = fork();
+    if (child == 0) {
+      if (closed_streams::any_is_open()) _exit(1);
+      {
+        const path_descriptor own([] { return ::open("/", O_PATH | O_CLOEXEC); });
+      }
+      _exit(closed_streams::any_is_open() ? 2 : 0);
+    }
+    (void)waitpid(child, &status, 0);
+    seen.set_value();
+    other.join();
+  }
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // The thread that asks cannot have a table of its own, so that a close would drop the lock.

@@ -22,6 +22,7 @@
 #include "backend/posix_backend.hpp"
 #include "gpufs/backend.hpp"
 #include "gpufs/base/kernel_file_systems.hpp"
+#include "support/closed_streams.hpp"
 #include "support/eventually.hpp"
 #include "support/record_lock.hpp"
 #include "support/temporary.hpp"
@@ -333,6 +334,24 @@ TEST_P(special_files, openers_refuse_the_same_and_keep_the_locks) {
   EXPECT_EQ(::close(mine), 0);
 }
 
+TEST_P(special_files, the_programs_locks_of_a_folder_outlive_its_sync) {
+  const int mine = ::open((folder_ / "").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (!set_lock(mine, F_RDLCK)) GTEST_SKIP() << "this file system has no locks of folders";
+  const std::string itself = std::filesystem::path(folder_ / "").parent_path();
+  const std::size_t before = open_descriptors_of(itself);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(io_->sync_folder(name(itself)), 0);
+    ASSERT_TRUE(is_locked(mine));
+  }
+  EXPECT_LE(open_descriptors_of(itself), before + 1) << "one is kept, and used each time";
+  ASSERT_TRUE(set_lock(mine, F_UNLCK));
+  EXPECT_TRUE(eventually([&] {
+    io_->close_handed();
+    return open_descriptors_of(itself) == before;
+  }));
+  EXPECT_EQ(::close(mine), 0);
+}
+
 TEST_P(special_files, a_kept_descriptor_gives_nobody_what_the_mode_forbids) {
   if (geteuid() == 0) GTEST_SKIP() << "root may open everything";
   const std::string path = folder_.write("database", "content");
@@ -350,32 +369,15 @@ TEST_P(special_files, a_kept_descriptor_gives_nobody_what_the_mode_forbids) {
 
 TEST_P(special_files, files_are_never_descriptors_0_to_2) {
   const std::string path = folder_.write("file", "content");
-  // The test's own streams come back afterwards, also when something is thrown.
-  struct streams {
-    int saved[3];
-    streams() {
-      for (int i = 0; i < 3; ++i) {
-        saved[i] = fcntl(i, F_DUPFD_CLOEXEC, 10);
-        (void)::close(i);
-      }
-    }
-    ~streams() {
-      for (int i = 0; i < 3; ++i) {
-        if (saved[i] < 0) continue;
-        (void)dup2(saved[i], i);
-        (void)::close(saved[i]);
-      }
-    }
-  };
   bool was_used = false;
   int status = 0, changed = 0, made = 0;
   {
     std::unique_ptr<backend_file> read, written, created;
-    const streams closed;
+    const closed_streams closed;
     status = io_->open(name(path), false, read);
     changed = io_->open_to_change(name(path), {}, written);
     made = io_->open_to_change(name(folder_ / "new"), {.create = true, .mode = 0600}, created);
-    for (int i = 0; i < 3; ++i) was_used = was_used || fcntl(i, F_GETFD) >= 0;
+    was_used = closed_streams::any_is_open();
   }
   EXPECT_EQ(status, 0);
   EXPECT_EQ(changed, 0);
