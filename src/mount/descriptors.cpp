@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 namespace gpufs {
@@ -22,20 +23,36 @@ std::size_t descriptors_open(std::uint64_t limit) {
                     [](const pollfd& p) { return (p.revents & POLLNVAL) == 0; }));
 }
 
-}  // namespace
-
-std::size_t descriptors_max(std::size_t threads, bool raises_limit) {
-  constexpr std::size_t of_a_thread = 2;
+// The number of descriptors that the process may have. Raises the soft limit if `raises` and if
+// that is possible.
+std::uint64_t limit_of_process(bool raises) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
-  if (raises_limit && limit.rlim_cur < limit.rlim_max) {
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 512;  // hardly any system allows less
+  if (raises && limit.rlim_cur < limit.rlim_max) {
     const rlimit raised{limit.rlim_max, limit.rlim_max};
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }
-  const std::uint64_t all =
-      limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
-  const std::size_t taken = descriptors_open(all) + of_a_thread * threads;
-  return std::clamp<std::size_t>(all > taken ? (all - taken) / 4 * 3 : 0, 8, std::size_t{1} << 20);
+  return limit.rlim_cur == RLIM_INFINITY ? std::uint64_t{1} << 20 : std::uint64_t{limit.rlim_cur};
 }
+
+// The sum of all grants. Relaxed: it orders no other memory.
+std::atomic<std::size_t> granted{0};
+
+}  // namespace
+
+descriptor_grant::descriptor_grant(std::size_t threads, bool raises_limit) {
+  constexpr std::size_t of_a_thread = 2, files_min = 8, files_most = std::size_t{1} << 20;
+  const std::uint64_t limit = limit_of_process(raises_limit);
+  const std::size_t now = descriptors_open(limit), of_threads = of_a_thread * threads;
+  std::size_t others = granted.load(std::memory_order_relaxed);
+  do {
+    const std::uint64_t taken = now + of_threads + others;
+    files_max_ =
+        std::clamp<std::size_t>(limit > taken ? (limit - taken) / 4 * 3 : 0, files_min, files_most);
+    all_ = files_max_ + of_threads;
+  } while (!granted.compare_exchange_weak(others, others + all_, std::memory_order_relaxed));
+}
+
+descriptor_grant::~descriptor_grant() { granted.fetch_sub(all_, std::memory_order_relaxed); }
 
 }  // namespace gpufs

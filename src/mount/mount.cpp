@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <random>
 #include <string>
 #include <unordered_set>
@@ -140,6 +141,7 @@ struct mount::implementation {
     if (obstacle == nullptr &&
         !closer.run(close, this, deadline::after(std::max(rest_ns, closing_ns))))
       obstacle = "closing a file hangs";
+    if (obstacle == nullptr) descriptors.reset();
     if (failure != nullptr) std::rethrow_exception(failure);
   }
   // True in a child process of the process that mounted. The child has neither the mount's threads
@@ -194,11 +196,10 @@ struct mount::implementation {
 
     const bool openers = options.workers >= openers_from_workers;
     const unsigned copiers = ref.layout.bulk.most == 0 ? 0 : std::max(options.workers, 2u);
-    files_open =
-        std::make_unique<file_table>(options.backend,
-                                     descriptors_max((openers ? 2 : 1) * options.workers + copiers,
-                                                     options.raises_descriptor_limit),
-                                     ref.layout.node_count);
+    descriptors.emplace((openers ? 2 : 1) * options.workers + copiers,
+                        options.raises_descriptor_limit);
+    files_open = std::make_unique<file_table>(options.backend, descriptors->files_max(),
+                                              ref.layout.node_count);
     extents = std::make_unique<extent_registrar>(
         *gpu, *files_open, *record,
         extent_options{direct_obstacle.empty() ? options.extent_budget_bytes : 0,
@@ -247,6 +248,8 @@ struct mount::implementation {
   std::uint64_t shared_bytes = 0;
   std::atomic<bool> ended{false};
   const char* obstacle = nullptr;  // why end() did not complete
+  // Until all files are closed.
+  std::optional<descriptor_grant> descriptors;
   // In the order of their use of each other: the closer is destroyed first, then the service.
   std::unique_ptr<timeline> record = std::make_unique<timeline>();
   std::unique_ptr<sink_table> sinks = std::make_unique<sink_table>();

@@ -284,30 +284,34 @@ TEST_P(guest_descriptors, of_the_mount_do_not_reach_programs_that_the_program_st
 
 // ---- RLIMIT_NOFILE
 
+// The tests before have left some open. So the limit is set to what is open, and `count` more.
+void leave_free(std::size_t count) {
+  int highest = 2;
+  for (int fd = 3; fd < 1024; ++fd) highest = fcntl(fd, F_GETFD) >= 0 ? fd : highest;
+  const rlim_t all = static_cast<rlim_t>(highest) + count + 24;
+  const rlimit few{all, all};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken.push_back(fd);
+  ASSERT_GE(taken.size(), count);
+  for (std::size_t i = 0; i < count; ++i, taken.pop_back()) (void)::close(taken.back());
+}
+
+void expect_some_for_the_program(int files) {
+  std::vector<int> own;
+  for (int n = 0; n < 4; ++n) own.push_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (const int fd : own) {
+    EXPECT_GE(fd, 0) << "the mounts have taken them all with " << files << " files";
+    (void)::close(fd);
+  }
+}
+
 TEST_P(guest_descriptors, are_left_to_the_program_where_there_are_few) {
   in_child([this] {
-    // The tests before this one have left some open. 40 are free when the mount begins.
-    int highest = 2;
-    for (int fd = 3; fd < 1024; ++fd) highest = fcntl(fd, F_GETFD) >= 0 ? fd : highest;
-    const rlim_t all = static_cast<rlim_t>(highest) + 64;
-    const rlimit few{all, all};
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    std::vector<int> taken;
-    for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken.push_back(fd);
-    ASSERT_GE(taken.size(), 40u);
-    for (int i = 0; i < 40; ++i, taken.pop_back()) (void)::close(taken.back());
+    leave_free(40);
     mount fs(options());
     use(fs);
     session calls(fs, group_kind::warp);
-    // At any time.
-    const auto expect_some_for_the_program = [](int i) {
-      std::vector<int> own;
-      for (int n = 0; n < 4; ++n) own.push_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      for (const int fd : own) {
-        EXPECT_GE(fd, 0) << "the mount has taken them all with " << i << " files";
-        (void)::close(fd);
-      }
-    };
     constexpr int files = 100;
     std::vector<std::int32_t> open;
     for (int i = 0; i < files; ++i) {
@@ -323,6 +327,40 @@ TEST_P(guest_descriptors, are_left_to_the_program_where_there_are_few) {
       expect_some_for_the_program(files);
     }
     for (const std::int32_t fd : open) EXPECT_EQ(calls.close(fd), 0);
+  });
+}
+
+std::size_t free_now() {
+  std::vector<int> own;
+  for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) own.push_back(fd);
+  for (const int fd : own) (void)::close(fd);
+  return own.size();
+}
+
+TEST_P(guest_descriptors, are_left_to_the_program_beside_two_mounts) {
+  in_child([this] {
+    constexpr int files = 100;
+    for (int i = 0; i < files; ++i)
+      (void)folder_.write("many-" + std::to_string(i), std::string(50'000, 'm'));
+    leave_free(100);
+    const auto use_all = [&](mount& fs) {
+      session calls(fs, group_kind::warp);
+      for (int i = 0; i < files; ++i) {
+        const std::int32_t fd = calls.open(path("many-" + std::to_string(i)));
+        ASSERT_GE(fd, 0) << i;
+        EXPECT_EQ(calls.read(fd, 40'000, 5000).bytes, std::string(5000, 'm'));
+        expect_some_for_the_program(i);
+      }
+    };
+    mount first(options()), second(options());
+    use_all(first);
+    use_all(second);
+    first.unmount();
+    second.unmount();
+    // What they might have opened is free again.
+    mount third(options());
+    use_all(third);
+    EXPECT_LE(free_now(), 70u);
   });
 }
 
