@@ -8,8 +8,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "base/uninterrupted.hpp"
@@ -102,13 +104,19 @@ int path_opener::find(const std::string& path, int flags) const {
     std::uint64_t flags, mode, resolve;
   } const how{static_cast<unsigned>(flags), 0, 0x08 /* RESOLVE_BENEATH */};
   constexpr long openat2_call = 437;
-  // EAGAIN: a rename happened meanwhile, so the kernel could not tell whether the path leads out.
-  int fd = -1;
-  for (int attempt = 0; attempt < 64; ++attempt) {
-    fd = static_cast<int>(syscall(openat2_call, root_, path.c_str(), &how, sizeof how));
-    if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
+  // EAGAIN: something was renamed meanwhile, so the kernel could not tell whether `..` leads out of
+  // the root. All attempts together sleep for 0.1 s.
+  constexpr int attempts_at_once = 20, attempts_max = 64;
+  for (int attempt = 1;; ++attempt) {
+    const int fd = uninterrupted([&] {
+      const long result = syscall(openat2_call, root_, path.c_str(), &how, sizeof how);
+      return result < 0 ? -errno : static_cast<int>(result);
+    });
+    if (fd != -EAGAIN || attempt == attempts_max) return fd;
+    if (attempt >= attempts_at_once)
+      std::this_thread::sleep_for(std::chrono::microseconds(100) *
+                                  (attempt - attempts_at_once + 1));
   }
-  return fd < 0 ? -errno : fd;
 }
 
 int path_opener::open(const std::string& path, const open_how& how, bool& readable) const {

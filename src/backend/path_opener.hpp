@@ -54,6 +54,7 @@ class path_opener {
   //   - -ELOOP for a link, with `no_follow`, and for too many links.
   //   - -EACCES also for a link to a file that does not exist (fs.protected_symlinks).
   //   - -EXDEV for a path that leads out of the root.
+  //   - -EAGAIN for a path with `..` below the root, if other programs rename files all the time.
   //
   // Sets `readable` to false if the file could only be opened for writing. A call that creates or
   // writes comes from a thread with the process's descriptor table.
