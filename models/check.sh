@@ -127,6 +127,7 @@ fi
 holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
 holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
 holds append.two_cuts_and_a_failure   append safety append.pml -DCUTS=2 -DFAULTS=1
+holds append.beside_another_writer    append safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
 holds append.every_call_ends          - cycles append.pml -DCUTS=2
 holds sync.three_users                sync safety sync.pml -DUSERS=3
 holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2
@@ -223,6 +224,9 @@ for mutant in APPENDS_WITHOUT_GATE MARKS_WITHOUT_GATE LOOKS_BEFORE_IT_COUNTS CUT
     caught "append.$mutant" safety append.pml
 done
 caught append.PLACE_GIVEN_BACK_BY_STORE safety append.pml -DFAULTS=1
+for mutant in PLACE_GIVEN_BACK_TO_OTHERS NOTES_BESIDE_USERS; do
+    caught "append.$mutant" safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
+done
 for mutant in WITHOUT_ROUNDS JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS; do
     caught "sync.$mutant" safety sync.pml -DUSERS=3
 done

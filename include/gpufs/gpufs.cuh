@@ -65,7 +65,7 @@ namespace gpufs {
 //   state ends when the host's call returns (docs/api.md, "Calls that were given up").
 //
 // Waits: for the host's open, at most the mount's request timeout. An open for writing also waits
-// while the last writer of the file gives up bytes that it could not write (gclose).
+// for appends under way, and while the last writer gives up what it could not write (gclose).
 template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
                                           std::int32_t flags = O_RDONLY,

@@ -15,8 +15,9 @@ namespace gpufs {
 //     buffer and offset is fastest.
 //
 // With O_APPEND the bytes go to the end of the file, to an offset that no other call of the mount
-// gets. A concurrent reader may find zeros there. If the call fails, the zeros stay, unless no
-// other call has appended after them.
+// gets. A concurrent reader may find zeros there. If the call writes fewer bytes, the rest of its
+// place becomes free again if all writers of the file have only appended to it, and none after this
+// call; otherwise it stays, with zeros.
 //
 // When the call returns, all threads of the mount see the bytes. Other programs see them after
 // gclose, gmsync or gfsync, or when the mount has written the page back because it needed frames.

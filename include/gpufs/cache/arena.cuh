@@ -64,9 +64,12 @@ struct alignas(128) inode_state {
   atomic_word<std::uint32_t> closings;
   // Calls under way that rely on the file's size: appends, and the marking of stores in mappings.
   // `resizing` is set while a truncation waits for them or is under way; then no other such call
-  // begins (file/write_bytes.cuh). Never reset, because a call may outlive its descriptor.
+  // begins (file/size_use.cuh). Never reset, because a call may outlive its descriptor.
   atomic_word<std::uint32_t> size_users;
   static constexpr std::uint32_t resizing = 1u << 31;
+
+  // 1 once a group may have written at other places than the end of the file (file/size_use.cuh).
+  atomic_word<std::uint32_t> other_writes;
 
   // The -errno of bytes that a last gclose gave up; 0: none. Kept until the host gets it: with the
   // close of a file that writes the version, or at the end of the mount.

@@ -6,12 +6,23 @@
 
 namespace gpufs::detail {
 
+// Returns `size`, which was read from a node, if a file may be so large. Otherwise waits until it
+// is smaller: an append that is refused has added its bytes, and is taking them back. Called by one
+// thread.
+GPUFS_HD inline std::uint64_t allowed_size(const inode_state& node, std::uint64_t size) {
+  for (std::uint32_t attempt = 0; size >= limits::file_bytes_max; ++attempt) {
+    platform::pause(attempt);
+    size = node.size.load_acquire();
+  }
+  return size;
+}
+
 // The size of a file that is open for writing, as the leader sees it. Collective.
 template <class Group>
 GPUFS_HD std::uint64_t file_size(const mount_ref& fs, const Group& g, std::uint32_t node) {
   std::uint64_t size = 0;
   // Acquire: pairs with the writer's release. All bytes that the size covers are visible.
-  if (g.is_leader()) size = fs.node(node).size.load_acquire();
+  if (g.is_leader()) size = allowed_size(fs.node(node), fs.node(node).size.load_acquire());
   return g.broadcast(size);
 }
 

@@ -155,6 +155,8 @@ GPUFS_HD writable_mapping map_to_write(const Group& g, const mount_ref& fs, std:
   if ((found.view.access & both) != both) return {nullptr, -EACCES, fd, 0};
   const auto at = static_cast<std::uint64_t>(offset);
   if (at >= found.view.size) return {nullptr, 0, fd, 0};
+  // A descriptor with O_APPEND may write elsewhere through a mapping only.
+  if (g.is_leader()) note_other_writes(fs, found.view.node);
   const std::uint64_t page = at >> fs.layout.page_shift;
   const page_pin pin = pin_to_write(fs, g, found.view, page);
   if (pin.valid < 0) return {nullptr, pin.valid, fd, 0};

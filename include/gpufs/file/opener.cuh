@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpufs/file/open_files.cuh"
+#include "gpufs/file/size_use.cuh"
 
 namespace gpufs::detail {
 
@@ -58,7 +59,7 @@ class opener {
     std::int32_t fd = error;
     if (g_.is_leader() && error != 0) take_back(s.view, error);
     if (g_.is_leader() && error == 0) {
-      if ((s.view.access & access_write) != 0) join_writers(fs_, s.view.node);
+      begin_to_write(s.view.access, s.view.node);
       open_file& file = records_.at(s.view.record);
       fd = make_descriptor(s.view.record, file.generation());
       file.header.state.publish();
@@ -141,8 +142,8 @@ class opener {
       if (r.what == lookup_result::kind::resident) {
         fs_.counters().add(counter::reopens);
         // The pin of this lookup keeps the generation as it is.
-        if ((access & access_write) != 0)
-          join_writers(fs_, static_cast<std::uint32_t>(fs_.facts_of(r.slot).size.load_relaxed()));
+        begin_to_write(access,
+                       static_cast<std::uint32_t>(fs_.facts_of(r.slot).size.load_relaxed()));
         records_.at(r.slot).tag_holders.add_relaxed(1);
         return done(make_descriptor(r.slot, records_.at(r.slot).generation()));
       }
@@ -225,6 +226,13 @@ class opener {
     records_.index().fail_load(file.header.key(), view.record, error);
   }
 
+  // Called by the leader before any group has the descriptor. Does nothing for one that only reads.
+  GPUFS_HD void begin_to_write(std::uint32_t access, std::uint32_t node) const {
+    if ((access & access_write) == 0) return;
+    join_writers(fs_, node);
+    if ((access & access_append) == 0) note_other_writes(fs_, node);
+  }
+
   // Initializes the inode state of a version. The first opener that the host refers to it does
   // this, before any group writes through it. The other openers wait without a deadline, because
   // the initialization is a few stores without a wait.
@@ -248,6 +256,7 @@ class opener {
         node.dirty.store_relaxed(0);
         node.writers.store_relaxed(0);
         node.emptied_by.store_relaxed(emptied_by);
+        node.other_writes.store_relaxed(0);
         node.version.store_release(view.version);
         return;
       }

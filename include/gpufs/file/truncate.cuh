@@ -181,8 +181,7 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
   if (g.is_leader()) {
     // Release: pairs with the acquire in wait_for_cut(), so that a waiting write sees the zeros.
     (void)node.cuts.fetch_add_release(1);
-    // Release: pairs with the acquire in begin_size_use(), so that the caller sees the new size.
-    (void)node.size_users.fetch_and_acq_rel(~inode_state::resizing);
+    let_size_users_begin(node);
   }
   return result;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpufs/file/open_files.cuh"
+#include "gpufs/file/size_use.cuh"
 
 namespace gpufs::detail {
 
@@ -108,47 +109,16 @@ GPUFS_HD inline std::uint32_t wait_for_cut(const mount_ref& fs, const file_view&
   return seen;
 }
 
-// Size uses: calls that rely on the file's size from their beginning to their end.
-// * An append: if the file is cut, its place in the file is no longer its own, and another append
-//   may get the same place.
-// * The marking of stores in a mapping: it must not reach past the end of the file.
-//
-// A truncation waits for size uses under way, and new size uses wait for the truncation. Both waits
-// end: a truncation ends, and a size use waits only for frames and for the host. Write-back
-// continues meanwhile, because the truncation makes `cuts` odd only after its wait.
-
-// Called by one thread.
-GPUFS_HD inline void begin_size_use(const mount_ref& fs, std::uint32_t node) {
-  atomic_word<std::uint32_t>& users = fs.node(node).size_users;
-  // Acquire: pairs with the release of the previous truncation, so the caller sees its size.
-  while ((users.fetch_add_before_branch(1) & inode_state::resizing) != 0) {
-    (void)users.fetch_add_release(~0u);
-    for (std::uint32_t attempt = 0; (users.load_for_wait() & inode_state::resizing) != 0; ++attempt)
-      platform::pause(attempt);
-    users.end_wait();
-  }
-}
-GPUFS_HD inline void end_size_use(const mount_ref& fs, std::uint32_t node) {
-  // Release: pairs with the acquire in wait_for_size_users(), so the truncation sees the size and
-  // the marks.
-  (void)fs.node(node).size_users.fetch_add_release(~0u);
-}
-// Called by a truncation; only one at a time gets past the first loop.
-GPUFS_HD inline void wait_for_size_users(inode_state& node) {
-  for (std::uint32_t attempt = 0;
-       (node.size_users.fetch_or_acq_rel(inode_state::resizing) & inode_state::resizing) != 0;
-       ++attempt)
-    platform::pause(attempt);
-  for (std::uint32_t attempt = 0; node.size_users.load_acquire() != inode_state::resizing;
-       ++attempt)
-    platform::pause(attempt);
-}
-
 // Raises the file's size to `end`; the bytes before it are marked. Acquire and release: a caller
 // that sees the size of a truncation also sees that it is under way.
 GPUFS_HD inline void raise_size(const mount_ref& fs, const file_view& file, std::uint64_t end) {
-  atomic_word<std::uint64_t>& size = fs.node(file.node).size;
-  if (end > size.load_relaxed()) size.fetch_max_acq_rel(end);
+  const inode_state& node = fs.node(file.node);
+  if (end > allowed_size(node, node.size.load_relaxed()))
+    fs.node(file.node).size.fetch_max_acq_rel(end);
+}
+// Whether a file of this size has all bytes before `end`.
+GPUFS_HD inline bool covers(std::uint64_t size, std::uint64_t end) {
+  return end <= size && size < limits::file_bytes_max;
 }
 
 // How many bytes of [at, end) lie in the page of `at`.
@@ -219,14 +189,14 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     if (first_is_part || last_is_part) g.sync();
     // Each member reads the size before it marks: see "Concurrent writes and truncations". All
     // members read it in one access, because all writers of the file read this word.
-    const std::uint64_t size = appends ? ~std::uint64_t{0} : fs.node(file.node).size.load_relaxed();
+    const std::uint64_t size = appends ? stop : fs.node(file.node).size.load_relaxed();
     bool marked = true;
     if (has_one) {
       const bool part = (g.rank() == 0 && first_is_part) || (g.rank() == run - 1 && last_is_part);
       marked =
           page_dirt(fs, mine.frame).set_again(seen, part ? page_dirt::partial : page_dirt::whole);
     }
-    const bool covered = stop <= size;
+    const bool covered = covers(size, stop);
     if (!g.all(marked && covered)) return {at, run, mine.frame, seen, !marked, g.all(covered)};
     // No fence needed, for the reason given in mark_page().
     if (has_one) frame_table(fs).header(mine.frame).state.unpin_copied();
@@ -256,7 +226,7 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Block& g, const fil
     std::uint32_t marked, covered;
   } done{1, 1};
   if (g.is_leader()) {
-    if (!appends) done.covered = end <= fs.node(file.node).size.load_relaxed() ? 1 : 0;
+    if (!appends) done.covered = covers(fs.node(file.node).size.load_relaxed(), end) ? 1 : 0;
     done.marked = page_dirt(fs, pin.frame).set_again(seen, what) ? 1 : 0;
     if (done.marked != 0 && done.covered != 0)
       frame_table(fs).header(pin.frame).state.unpin_copied();
@@ -342,11 +312,15 @@ GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& 
 }
 
 // Releases the part [at, end) of the place of an append that has written only the bytes before
-// `at`, if no other append has a place after it. Called by one thread.
-GPUFS_HD inline void give_place_back(const mount_ref& fs, std::uint32_t node, std::uint64_t at,
+// `at`, if no other append has a place after it, and if no other bytes may lie in it: those of a
+// group that writes at other places than the end (note_other_writes()). Called by one thread,
+// during the append's size use.
+GPUFS_HD inline void give_place_back(const mount_ref& fs, std::uint32_t number, std::uint64_t at,
                                      std::uint64_t end) {
+  inode_state& node = fs.node(number);
+  if (at == end || node.other_writes.load_relaxed() != 0) return;
   std::uint64_t expected = end;
-  if (at != end) (void)fs.node(node).size.compare_exchange_relaxed(expected, at);
+  (void)node.size.compare_exchange_relaxed(expected, at);
 }
 
 // Completes a write of [begin, end), of which write_resident() has written the part that `done`

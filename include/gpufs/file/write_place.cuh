@@ -22,15 +22,12 @@ GPUFS_HD std::int64_t write_at(const Group& g, const mount_ref& fs, std::int32_t
   if (appends) {
     if (g.is_leader()) {
       begin_size_use(fs, found.view.node);
-      begin.at = fs.node(found.view.node).size.fetch_add_relaxed(bytes);
+      begin.at = take_place(fs.node(found.view.node), bytes);
     }
     begin = g.broadcast(begin);
   }
   if (begin.at >= limits::file_bytes_max - bytes) {
-    if (appends && g.is_leader()) {
-      fs.node(found.view.node).size.add_relaxed(~bytes + 1);
-      end_size_use(fs, found.view.node);
-    }
+    if (appends && g.is_leader()) end_size_use(fs, found.view.node);
     return -EFBIG;
   }
   const auto* const from = static_cast<const char*>(buffer);
