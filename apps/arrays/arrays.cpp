@@ -103,6 +103,9 @@ file::file(mount& m, std::shared_ptr<device_memory> memory, const std::string& p
   static_assert(sizeof(board) <= device_memory::pinned_bytes, "one for each file");
   board_ = new (memory_->pin()) board{};
   path.copy(board_->path, path.size());
+  // The record of an older file of this path may still be open, or closing, although the path leads
+  // to another file by now. O_TRUNC must not empty the older file.
+  if ((flags & O_ACCMODE) != O_RDONLY) flags |= detail::open_unshared;
   try {
     const std::int64_t result = ask(open_call{flags, mode});
     // The flags and the path were valid at the open.

@@ -87,8 +87,9 @@ class outcome {
 // An open file of a mount. The mount must outlive it. Thread-safe.
 class file {
  public:
-  // Opens the file by a kernel; `flags` and `mode` are those of gopen. Throws gpufs::error with
-  // `name`, as all calls do. Waits.
+  // Opens the file by a kernel; `flags` and `mode` are those of gopen. A file that is opened for
+  // writing shares its record with no other open: it is the file that the path leads to now. Throws
+  // gpufs::error with `name`, as all calls do. Waits.
   file(mount& m, std::shared_ptr<device_memory> memory, const std::string& path, std::string name,
        std::int32_t flags, std::uint32_t mode);
   // Closes the file. Ignores errors.

@@ -19,7 +19,6 @@ from gpufs._array_headers import TensorHeaders, layout_of
 from gpufs._device_ref import DeviceRef
 from gpufs._file import File
 from gpufs._mount_status import MountStatus
-from gpufs._open_file import OpenFile, another_name
 from gpufs._options import (
     DEFAULT_METRICS_PORT,
     UNLIMITED,
@@ -110,7 +109,6 @@ class Mount(MountStatus):
         "_latch",
         "_memory",
         "_servers",
-        "_written",
         "root",
         "submitter",
         "told",
@@ -181,9 +179,7 @@ class Mount(MountStatus):
         self._memory: _core.DeviceMemory | None = None
         self._headers = TensorHeaders()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
-        # Guards _written, and guards _files against changes during an iteration.
-        self._latch = threading.Lock()
-        self._written: weakref.WeakValueDictionary[bytes, OpenFile] = weakref.WeakValueDictionary()
+        self._latch = threading.Lock()  # guards _files against changes during an iteration
         self._servers: list[MetricsServer] = []
         self.submitter = Submitter()  # for the submit_... calls of files
         # Paths of files whose lost bytes an exception has already reported.
@@ -240,20 +236,6 @@ class Mount(MountStatus):
         if self._memory is None:
             self._memory = _core.DeviceMemory(self._core)
         return self._memory
-
-    def name_to_write(self, file: OpenFile, path: bytes) -> bytes:
-        """Reserves for ``file`` a name of ``path`` that no other file open for writing has.
-
-        Returns the name.
-        """
-        # Also after a fork: the thread that would release the latch may not exist in this process.
-        if self.closed:
-            return path
-        with self._latch:
-            while (other := self._written.get(path)) is not None and other.may_have_its_name():
-                path = another_name(path)
-            self._written[path] = file
-        return path
 
     def unmount(self) -> None:
         """Closes the open files, ends the service and frees the cache. A second call does nothing.

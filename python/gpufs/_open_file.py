@@ -108,14 +108,9 @@ class OpenFile:
     def opened_path(self) -> bytes:
         """The path under which this file was opened.
 
-        Kernels that open it share this file's state.
+        Kernels that open it for reading share the state of a file that is open for reading.
         """
         return self._opened_path
-
-    def may_have_its_name(self) -> bool:
-        """Whether kernels that open :attr:`opened_path` may share this file's state."""
-        core = getattr(self, "_core", None)
-        return core is None or not core.closed
 
     def identity(self) -> tuple[int, ...] | None:
         """Returns a value that differs for other files and after each change of this file.
@@ -149,7 +144,7 @@ class OpenFile:
             host_path = os.path.join(self._mount.root, name)  # noqa: PTH118 - bytes
         self._name_for_others = path
         if self._access != os.O_RDONLY:
-            path = self._opened_path = self._mount.name_to_write(self, path)
+            self._opened_path = path
             return self._opened_as(path, name)
         for _ in range(_NAMES_OF_PATH):
             core = self._opened_as(path, name)

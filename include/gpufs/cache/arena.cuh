@@ -84,7 +84,7 @@ static_assert(sizeof(inode_state) == 128, "one line: writers of different files 
 struct alignas(128) name_state {
   // Raised when this mount may have made a path refer to another file.
   atomic_word<std::uint64_t> epoch;
-  // Exclusive opens (file creations) so far.
+  // Opens with a key of their own so far: with O_EXCL, or open_unshared.
   atomic_word<std::uint64_t> exclusive;
   // Mappings for writing, of all files: how many there are (low half), and how many were made (high
   // half).

@@ -6,6 +6,10 @@
 
 namespace gpufs::detail {
 
+// A flag of opens for writing. The open gets a record of its own, which no other open shares. So it
+// reaches the host, and opens the file that the path leads to now. open(2) does not use this bit.
+inline constexpr std::int32_t open_unshared = 1 << 29;
+
 template <class Group>
 GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd);
 
@@ -87,12 +91,12 @@ class opener {
 
   // What descriptors opened with these flags allow; 0 for unknown or contradictory flags.
   GPUFS_HD static std::uint32_t access_of(std::int32_t flags) {
-    constexpr std::int32_t known =
-        O_ACCMODE | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_GWRONCE;
+    constexpr std::int32_t known = O_ACCMODE | O_CLOEXEC | O_NOFOLLOW | O_CREAT | O_EXCL | O_TRUNC |
+                                   O_APPEND | O_GWRONCE | open_unshared;
     const std::int32_t how = flags & O_ACCMODE;
     const bool writes = how == O_WRONLY || how == O_RDWR;
     if ((flags & ~known) != 0 || (how != O_RDONLY && !writes)) return 0;
-    if (!writes && (flags & (O_TRUNC | O_APPEND | O_GWRONCE)) != 0) return 0;
+    if (!writes && (flags & (O_TRUNC | O_APPEND | O_GWRONCE | open_unshared)) != 0) return 0;
     if ((flags & O_GWRONCE) != 0 && how != O_WRONLY) return 0;
     return (how != O_WRONLY ? access_read : 0u) | (writes ? access_write : 0u) |
            ((flags & O_APPEND) != 0 ? access_append : 0u) |
@@ -114,9 +118,10 @@ class opener {
       name_state& names = *fs_.at<name_state>(fs_.layout.names);
       // Acquire: pairs with the release of a group that removed or renamed a path.
       key.high ^= mix(names.epoch.load_acquire());
-      // A key of its own, so that each such open reaches the host, and all but one find that the
-      // file exists.
-      if ((flags & O_EXCL) != 0) key.high += mix(~names.exclusive.fetch_add_relaxed(1));
+      // A key of its own, so that each such open reaches the host. All but one of the opens with
+      // O_EXCL find that the file exists.
+      if ((flags & (O_EXCL | open_unshared)) != 0)
+        key.high += mix(~names.exclusive.fetch_add_relaxed(1));
     }
     const wish wanted{access,
                       ((flags & O_NOFOLLOW) != 0 ? open_no_follow : 0u) |
