@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <new>
 
 #include "arithmetic.cuh"
@@ -243,12 +244,26 @@ void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bo
 }
 
 void file::check() {
-  for (pinned_word* const word : {&board_->failed_write, &board_->failed}) {
-    const std::uint64_t failed = take_failure(*word);
-    if (failed == 0) continue;
+  const auto check_one = [&](pinned_word& word, std::exception_ptr& kept) {
+    std::exception_ptr earlier;
+    {
+      const std::lock_guard lock(latch_);
+      earlier = std::exchange(kept, nullptr);
+    }
+    const std::uint64_t failed = earlier == nullptr ? take_failure(word) : 0;
+    if (earlier == nullptr && failed == 0) return;
     ++failures_;
+    if (earlier != nullptr) std::rethrow_exception(earlier);
     throw_failure(failed, name_);
-  }
+  };
+  check_one(board_->failed_write, kept_write_);
+  check_one(board_->failed, kept_read_);
+}
+
+void file::keep_error(const std::exception_ptr& failed, bool writes) noexcept {
+  const std::lock_guard lock(latch_);
+  std::exception_ptr& kept = writes ? kept_write_ : kept_read_;
+  if (kept == nullptr) kept = failed;
 }
 
 void file::wait() {
@@ -281,8 +296,8 @@ void file::truncate(std::uint64_t size) {
 }
 
 void file::close() {
-  // First errors of writes, as check() throws them, then those of reads.
-  std::exception_ptr earlier[2];
+  // First errors of writes, as check() throws them, then those of reads: at most two of each.
+  std::exception_ptr earlier[4];
   for (std::exception_ptr& e : earlier) {
     try {
       wait();
@@ -291,7 +306,8 @@ void file::close() {
       e = std::current_exception();
     }
   }
-  const std::exception_ptr before = joined(earlier[0], earlier[1]);
+  std::exception_ptr before;
+  for (std::size_t i = std::size(earlier); i-- > 0;) before = joined(earlier[i], before);
   {
     const std::lock_guard lock(ask_latch_);
     std::exception_ptr failed;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -124,6 +125,9 @@ class file {
 
   // Throws pending errors, one a call: first that of writes, then that of reads. Does not wait.
   void check();
+  // Keeps an error of a call that has no caller to throw to. check() throws the first one of writes
+  // and the first one of reads.
+  void keep_error(const std::exception_ptr& failed, bool writes) noexcept;
   // How often check() has thrown. After that, what was read before may be incomplete.
   std::uint64_t failures() const { return failures_; }
 
@@ -155,6 +159,7 @@ class file {
   std::mutex ask_latch_;
   struct board* board_ = nullptr;  // pinned
   std::mutex latch_;               // guards the members below; held only briefly
+  std::exception_ptr kept_write_, kept_read_;
   // The file's last place in each stream in which it was used.
   std::vector<std::pair<void*, std::shared_ptr<device_memory::event>>> last_;
 };

@@ -129,7 +129,8 @@ def dlpack_facts(
 ) -> tuple[int, tuple[int, ...], tuple[int, ...], int, int, int, int]: ...
 
 # `kept` holds the memory that a call uses, even after Ctrl-C has ended the call, until its work is
-# done.
+# done. The outcome receives the call's errors; on the CPU device, the call raises them. Without an
+# outcome, the file keeps them.
 class File:
     def __init__(
         self, mount: Mount, memory: DeviceMemory, path: bytes, name: bytes, flags: int, mode: int

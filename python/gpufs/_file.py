@@ -42,8 +42,8 @@ class File(Transfers):
     done. Work that is later in the same stream can use the result at once. An error of such a call
     is raised by the next call that waits (:meth:`wait`, :meth:`fsync`, :meth:`stat`,
     :meth:`truncate`, :meth:`close`, :meth:`DeviceArray.numpy`) or by any earlier call that finds
-    it. On the CPU device the work is done, and its errors are raised, when a call returns; arrays
-    are NumPy's.
+    it. On the CPU device the work is done when a call returns, and the call raises its own errors;
+    arrays are NumPy's.
 
     The file has no position: ``read`` and ``write`` without an offset begin at byte 0 each time. Do
     not pass it to ``pickle.dump``, ``shutil.copyfileobj`` or ``numpy.save``, which would write
@@ -61,7 +61,7 @@ class File(Transfers):
 
     Ctrl-C, or another exception of a signal handler, ends a waiting call of the main thread. The
     call's work goes on in the background and keeps the memory that it uses. Until it is done, the
-    contents of ``out`` and of the file are unspecified.
+    contents of ``out`` and of the file are unspecified. The next call that waits raises its errors.
 
     The file is a context manager. Methods may be called from several threads; :meth:`close` waits
     for the calls of other threads. After it, methods raise ``ValueError``. After a fork, methods

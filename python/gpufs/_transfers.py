@@ -186,7 +186,9 @@ class Transfers(OpenFile):
 
     def _work(self, stream: Stream) -> Work:
         chosen = self._stream(stream)
-        return Work(chosen, chosen, None)
+        # The file's calls share one place for errors. On the CPU device each call raises its own.
+        outcome = _core.Outcome(self._memory) if self._on_cpu else None
+        return Work(chosen, chosen, outcome)
 
     def _submit(
         self,
@@ -240,9 +242,7 @@ class Transfers(OpenFile):
     def _done(self, work: Work, *used: ForeignArray | None) -> None:
         """Orders later work of the arrays' own streams after this launch, which uses the arrays."""
         if work.outcome is not None:
-            return  # the submitter waits for the call's end
-        if self._on_cpu:
-            self._core.check()
+            return  # the work is done, or the submitter waits for it
         for array in used:
             if (
                 array is not None

@@ -37,6 +37,17 @@ struct file_state {
 
 using file_pointer = std::shared_ptr<arrays::file>;
 
+// Whether an error is of a file's reads or writes, and does not say that file or mount are closed.
+bool is_of_file(const std::exception_ptr& failed) noexcept {
+  try {
+    std::rethrow_exception(failed);
+  } catch (const std::invalid_argument&) {
+    return false;
+  } catch (...) {
+    return true;
+  }
+}
+
 // Keeps an error of a file that has no caller to throw to. If the file may have lost bytes,
 // unmount() throws it.
 void keep(mount_holder& holder, bool writes, const std::exception_ptr& failed) noexcept {
@@ -90,24 +101,26 @@ class py_file {
     return file_;
   }
   // Returns f(file). f may wait, and a signal handler may interrupt the wait: f owns everything
-  // that it uses, except for memory of `kept`. Neither the mount nor the file is closed during the
-  // call.
+  // that it uses, except for memory of `kept`. Then the file keeps f's error. Neither the mount nor
+  // the file is closed during the call.
   template <class F>
   auto wait(nb::handle kept, F f) const {
-    return interruptibly(
-        {state_->left, holder_->left()}, kept,
-        [holder = holder_, state = state_, file = get(), own = std::move(f)] {
-          return use(*holder, *state, *file, own);
-        },
-        {}, keeper());
+    return wait(kept, writes_, std::move(f));
   }
-  // Like wait(), for calls that wait only on the CPU device, where the work is done at the return.
+  // Calls f(file, own), which reads or writes. It waits only on the CPU device, where it throws the
+  // error that `own` receives; if a signal handler has ended the call, the file keeps the error.
   template <class F>
-  auto start(nb::handle kept, F f) const {
-    if (waits_) return wait(kept, std::move(f));
-    const file_pointer file = get();
-    const nb::gil_scoped_release released;
-    return use(*holder_, *state_, *file, f);
+  void start(nb::handle kept, const py_outcome* own, bool writes, F f) const {
+    const std::shared_ptr<arrays::outcome> outcome = shared_outcome(own);
+    if (!waits_) {
+      const file_pointer file = get();
+      const nb::gil_scoped_release released;
+      return use(*holder_, *state_, *file, [&](arrays::file& opened) { f(opened, outcome.get()); });
+    }
+    wait(kept, writes, [outcome, own_f = std::move(f)](arrays::file& opened) {
+      own_f(opened, outcome.get());
+      if (outcome != nullptr) outcome->wait();
+    });
   }
   // Like wait(), called without the GIL, with a `file` from an earlier get().
   template <class F>
@@ -156,6 +169,21 @@ class py_file {
   }
   [[noreturn]] static void throw_closed() {
     throw std::invalid_argument("the gpufs file is closed");
+  }
+
+  // As wait(kept, f). `writes`: whether f's errors are of writes.
+  template <class F>
+  auto wait(nb::handle kept, bool writes, F f) const {
+    const file_pointer file = get();
+    return interruptibly(
+        {state_->left, holder_->left()}, kept,
+        [holder = holder_, state = state_, file, own = std::move(f)] {
+          return use(*holder, *state, *file, own);
+        },
+        {},
+        [file, writes](const std::exception_ptr& failed) {
+          if (is_of_file(failed)) file->keep_error(failed, writes);
+        });
   }
 
   template <class F>
@@ -267,9 +295,8 @@ void bind_arrays(nb::module_& m) {
           "read",
           [](const py_file& f, std::uintptr_t to, std::uint64_t bytes, std::uint64_t offset,
              std::uintptr_t stream, nb::handle kept, const py_outcome* own) {
-            f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
-              file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream),
-                        outcome.get());
+            f.start(kept, own, false, [=](arrays::file& file, arrays::outcome* outcome) {
+              file.read(reinterpret_cast<char*>(to), bytes, offset, stream_at(stream), outcome);
             });
           },
           "to"_a, "bytes"_a, "offset"_a, "stream"_a, "kept"_a.none(), "outcome"_a.none())
@@ -296,9 +323,9 @@ void bind_arrays(nb::module_& m) {
           "write",
           [](const py_file& f, std::uintptr_t from, std::uint64_t bytes, std::uint64_t offset,
              bool appends, std::uintptr_t stream, nb::handle kept, const py_outcome* own) {
-            f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
+            f.start(kept, own, true, [=](arrays::file& file, arrays::outcome* outcome) {
               file.write(reinterpret_cast<const char*>(from), bytes, offset, appends,
-                         stream_at(stream), outcome.get());
+                         stream_at(stream), outcome);
             });
           },
           "data"_a, "bytes"_a, "offset"_a, "appends"_a, "stream"_a, "kept"_a.none(),
@@ -321,9 +348,9 @@ void bind_arrays(nb::module_& m) {
                       is_signed,
                       length,
                       stride};
-            f.start(kept, [=, outcome = shared_outcome(own)](arrays::file& file) {
+            f.start(kept, own, false, [=](arrays::file& file, arrays::outcome* outcome) {
               file.read(reinterpret_cast<char*>(to), s, static_cast<arrays::keep>(keep),
-                        stream_at(stream), outcome.get());
+                        stream_at(stream), outcome);
             });
           },
           "to"_a, "offset"_a, "before"_a, "behind"_a, "run_bytes"_a, "list"_a, "list_count"_a,

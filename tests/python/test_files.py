@@ -688,6 +688,46 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path, pinned: int | None) -> 
         assert opened.size() == 10_000
 
 
+def test_each_read_raises_its_own_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(CONTENT)
+    os.truncate(path, 64 << 20)
+    with mount_of_cpu(pinned=0) as mount, mount.open(path) as opened:
+        os.truncate(path, 32 << 20)  # of which the mount has heard nothing
+        index = np.arange(1_000_000) % 1000
+        index[0] = 40 << 20
+        errors: list[BaseException] = []
+
+        def read_past_the_end() -> None:
+            errors.extend(run_threads(lambda: opened.gather(index, 1)))
+
+        long = threading.Thread(target=read_past_the_end)
+        long.start()
+        while long.is_alive():
+            assert opened.read(10, 5).tobytes() == CONTENT[5:15]
+        long.join()
+        assert [getattr(error, "errno", error) for error in errors] == [errno.ENODATA]
+
+
+def test_each_write_raises_its_own_error(mount: gpufs.Mount, file: Path) -> None:
+    with mount.open(file, "r+") as opened:
+        begun = threading.Barrier(4)
+
+        def write_past_the_end() -> None:
+            begun.wait()
+            for _ in range(1000):
+                with pytest.raises(OSError, match="too large"):
+                    opened.write(b"zz", 1 << 48)
+
+        def read() -> None:
+            begun.wait()
+            for _ in range(3000):
+                assert opened.read(10, 5).tobytes() == CONTENT[5:15]
+
+        assert run_threads(write_past_the_end, write_past_the_end, read, read) == []
+        opened.fsync()
+
+
 def test_what_does_not_fit_is_told_by_fsync(mount: gpufs.Mount, tmp_path: Path) -> None:
     path = tmp_path / "new"
     with mount.open(path, "w+") as opened:

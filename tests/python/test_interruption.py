@@ -180,6 +180,38 @@ except OSError as error:
     assert run(folder, program) == "File too large\n"
 
 
+def test_the_error_of_an_interrupted_call_stays_with_the_file(folder: Path) -> None:
+    program = """
+import errno
+file = mount.open(folder + "/long")
+os.truncate(folder + "/long", 1 << 20)
+def is_interrupted(index):
+    before = read_so_far()
+    interrupt(lambda: read_so_far() > before)
+    try:
+        try:
+            file.gather(index, 1)
+        except OSError:
+            while True:
+                time.sleep(1)  # as above
+    except KeyboardInterrupt as error:
+        return error.__context__ is None
+count = 50_000  # as above
+while not is_interrupted(np.r_[1 << 29, np.arange(count) % 1000]):
+    count *= 4
+while True:
+    try:
+        file.wait()
+        time.sleep(0.01)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+        break
+file.wait()
+file.close()
+"""
+    assert run(folder, program) == "ENODATA\n"
+
+
 def test_calls_of_other_threads_are_not_interrupted(folder: Path) -> None:
     (folder / "long").write_bytes(bytes(range(256)) * 400)
     program = """
