@@ -276,11 +276,12 @@ void file::wait() {
   check();
 }
 
-file_status file::status(bool& is_shared) {
+file::state file::status() {
   wait();
   const std::lock_guard lock(ask_latch_);
-  is_shared = ask_for(status_call{fd_}, "stat") == status_call::is_shared;
-  return board_->status;
+  const std::int64_t bits = ask_for(status_call{fd_}, "stat");
+  return {board_->status, (bits & status_call::is_shared) != 0,
+          (bits & status_call::is_written) != 0};
 }
 
 void file::sync() {

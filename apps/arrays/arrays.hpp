@@ -115,8 +115,13 @@ class file {
 
   // The calls below wait for all earlier calls, and throw their errors.
   void wait();
-  // `is_shared`: another thread may be writing the file through this mount, so its size may change.
-  file_status status(bool& is_shared);
+  struct state {
+    file_status status;
+    // The file shares its content and size with files of this mount that write it, or wrote it.
+    bool is_shared;
+    bool is_written;  // such a file is open
+  };
+  state status();
   void sync();
   void truncate(std::uint64_t size);
   // Closes the file in any case. Throws an error of the close itself first, because it means that

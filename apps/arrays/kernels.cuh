@@ -273,15 +273,19 @@ struct close_call {
 };
 struct status_call {
   using group = warp_group;
-  // The result if the file has inode state: another thread may be writing it through this
-  // mount.
-  static constexpr std::int64_t is_shared = 1;
+  // Bits of the result. The file has inode state, which its writers share, and which stays until
+  // the last file that uses it is closed. The file has writers now.
+  static constexpr std::int64_t is_shared = 1, is_written = 2;
   std::int32_t fd;
   GPUFS_HD std::int64_t operator()(const group& g, const mount_ref& fs, board& b) const {
     file_status status{};
     const std::int32_t result = gfstat(g, fs, fd, status);
     if (g.is_leader()) b.status = status;
-    return result == 0 && detail::look_up(fs, fd).view.node != no_node ? is_shared : result;
+    if (result != 0) return result;
+    const std::uint32_t node = detail::look_up(fs, fd).view.node;
+    if (node == no_node) return 0;
+    // Acquire: pairs with the release of the last writer, which has flushed the file.
+    return fs.node(node).writers.load_acquire() != 0 ? is_shared | is_written : is_shared;
   }
 };
 struct sync_call {

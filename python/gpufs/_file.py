@@ -296,7 +296,7 @@ class File(Transfers):
         Waits for earlier reads and writes.
         """
         self._submitted.wait()
-        return FileStatus(*self._core.status()[:-1])
+        return FileStatus(*self._core.status()[:6])
 
     def truncate(self, size: SupportsIndex) -> None:
         """Sets the file's length to ``size`` bytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import os
 import threading
@@ -109,6 +110,7 @@ class Mount(MountStatus):
         "_latch",
         "_memory",
         "_servers",
+        "new_names",
         "root",
         "submitter",
         "told",
@@ -179,6 +181,7 @@ class Mount(MountStatus):
         self._memory: _core.DeviceMemory | None = None
         self._headers = TensorHeaders()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
+        self.new_names = itertools.count()  # numbers for other names of paths
         self._latch = threading.Lock()  # guards _files against changes during an iteration
         self._servers: list[MetricsServer] = []
         self.submitter = Submitter()  # for the submit_... calls of files

@@ -24,7 +24,6 @@ _FLAGS: Final = {
     "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL,
 }
 _OFFSET_MAX: Final = 2**63 - 1  # bytes; the largest off_t
-_NAMES_OF_PATH: Final = 8
 _COARSEST_CLOCK_NS: Final = 2_000_000_000  # FAT has the coarsest time stamps
 
 
@@ -89,7 +88,7 @@ class OpenFile:
         May wait for the device.
         """
         if self._size is None or self._core.closed:
-            size, *_, is_shared = self._core.status()
+            size, *_, is_shared, _ = self._core.status()
             if is_shared:
                 return size
             self._size = size
@@ -119,7 +118,7 @@ class OpenFile:
         changed so shortly before the open that the file system's clock may not have advanced since.
         For files open for reading. Waits.
         """
-        size, modified_ns, changed_ns, inode, device, _, is_shared = self._core.status()
+        size, modified_ns, changed_ns, inode, device, _, is_shared, _ = self._core.status()
         if is_shared or self._opened_ns - changed_ns < _COARSEST_CLOCK_NS:
             return None
         return device, inode, size, modified_ns, changed_ns
@@ -127,11 +126,10 @@ class OpenFile:
     def _opened(self) -> _core.File:
         """Opens the file.
 
-        Kernels that open one path at the same time share the state of the first open, with the
-        file's size and content at that time. An open for reading must see the present content: if
-        the file has changed since, this method opens it under another name of its path. An open for
-        writing always takes a name that no other file of the mount has. The path may mean another
-        file by now, and the old one must not be truncated or written.
+        Kernels that open one path at the same time for reading share the state of the first open,
+        with the file's size and content at that time. An open must see the present content: if the
+        file has changed since, this method opens it under a new name of its path. An open for
+        writing shares no state of earlier opens of the path, which may lead to another file by now.
         """
         name = os.fsencode(self._path)
         path, host_path = name, name
@@ -142,30 +140,31 @@ class OpenFile:
                 host_path = path = os.path.join(os.getcwdb(), name)  # noqa: PTH109, PTH118 - bytes
         else:
             host_path = os.path.join(self._mount.root, name)  # noqa: PTH118 - bytes
-        self._name_for_others = path
-        if self._access != os.O_RDONLY:
-            self._opened_path = path
-            return self._opened_as(path, name)
-        for _ in range(_NAMES_OF_PATH):
-            core = self._opened_as(path, name)
-            self._opened_path = path
-            size, modified_ns, changed_ns, inode, _, _, is_shared = core.status()
-            if is_shared:
-                return core
-            with contextlib.suppress(OSError):
-                now = os.stat(host_path)  # noqa: PTH116 - bytes
-                if (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino) == (
-                    size,
-                    modified_ns,
-                    changed_ns,
-                    inode,
-                ):
-                    self._size = size
-                    return core
-            core.close()
-            path = another_name(path)
-        self._opened_path = path
-        return self._opened_as(path, name)
+        self._name_for_others = self._opened_path = path
+        core = self._opened_as(path, name)
+        if self._access != os.O_RDONLY or self._is_current(core, host_path):
+            return core
+        core.close()
+        self._opened_path = new_name(path, next(self._mount.new_names))
+        return self._opened_as(self._opened_path, name)
+
+    def _is_current(self, core: _core.File, host_path: bytes) -> bool:
+        """Returns whether ``core`` has the present content of the file at the path."""
+        *status, device, _, is_shared, is_written = core.status()
+        try:
+            now = os.stat(host_path)  # noqa: PTH116 - bytes
+        except OSError:
+            return False
+        size, modified_ns, changed_ns, inode = status
+        if (now.st_dev, now.st_ino) != (device, inode):
+            return False
+        if is_written:
+            return True  # this mount changes the size and the times, too
+        if (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != (size, modified_ns, changed_ns):
+            return False
+        if not is_shared:
+            self._size = size
+        return True
 
     def _opened_as(self, path: bytes, name: bytes) -> _core.File:
         try:
@@ -196,9 +195,16 @@ class OpenFile:
         return size - offset if offset < size else 0
 
 
-def another_name(path: bytes) -> bytes:
-    """Returns another name of the same path."""
-    return b"/." + path if path.startswith(b"/") else b"./" + path
+def new_name(path: bytes, number: int) -> bytes:
+    """Returns another name of the same path, which differs for each number.
+
+    It begins with the number, which takes at most three bytes for each binary digit. Between dots,
+    one slash is the digit 0, two are the digit 1, and three are the number's end.
+    """
+    steps = [b"/" if digit == "0" else b"//" for digit in f"{number:b}"] + [b"///"]
+    if path.startswith(b"/"):
+        return b".".join([*steps, path])
+    return b".".join([b"", *steps]) + path
 
 
 def _flags_of(mode: str) -> int:

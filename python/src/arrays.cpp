@@ -283,13 +283,10 @@ void bind_arrays(nb::module_& m) {
           "size"_a)
       .def("status",
            [](const py_file& f) {
-             const auto [s, is_shared] = f.wait(nb::none(), [](arrays::file& file) {
-               bool shared = false;
-               const file_status status = file.status(shared);
-               return std::pair(status, shared);
-             });
+             const auto [s, is_shared, is_written] =
+                 f.wait(nb::none(), [](arrays::file& file) { return file.status(); });
              return nb::make_tuple(s.size, s.modified_ns, s.changed_ns, s.inode, s.device, s.mode,
-                                   is_shared);
+                                   is_shared, is_written);
            })
       .def(
           "read",

@@ -1143,7 +1143,7 @@ def test_who_opens_sees_what_is_there_now(mount: gpufs.Mount, tmp_path: Path) ->
 def test_a_file_that_goes_on_changing_has_the_size_of_its_open(
     mount: gpufs.Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpufs._open_file._NAMES_OF_PATH", 1)
+    monkeypatch.setattr(gpufs.File, "_is_current", lambda *_: False)
     path = tmp_path / "file"
     path.write_bytes(b"one")
     with mount.open(path):

@@ -1,10 +1,12 @@
-"""A path is opened again while an older file of that path is still being closed."""
+"""A path is opened again while older files of that path are open, or are still being closed."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
+import gpufs
 import pytest
 
 from .conftest import run_program
@@ -107,3 +109,57 @@ def test_a_file_that_is_being_closed_is_neither_emptied_nor_written(
     assert said == "FileErrors(errors=[], dropped=0)\n"
     assert (tmp_path / "log.1").read_bytes() == b"older"
     assert (tmp_path / "log").read_bytes() == b"newer!"
+
+
+# ---- Opens for reading
+
+
+@pytest.mark.parametrize("by_mount", [True, False], ids=["by the mount", "by others"])
+def test_a_reader_that_outlives_the_writer_hides_no_later_change(
+    mount: gpufs.Mount, tmp_path: Path, by_mount: bool
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"A" * 4096)
+    with mount.open(path, "r+b") as writer:
+        writer.write(b"B" * 10)
+        reader = mount.open(path)
+        assert reader.read(12).tobytes() == b"B" * 10 + b"A" * 2
+    with mount.open(path, "r+b") if by_mount else path.open("r+b") as writer:
+        writer.write(b"C" * 8192)
+    with mount.open(path) as later:
+        assert later.size() == 8192
+        assert later.read().tobytes() == b"C" * 8192
+    reader.close()
+
+
+def test_a_path_that_is_replaced_while_its_file_is_written_is_opened_as_the_new_file(
+    mount: gpufs.Mount, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    path.write_bytes(b"A" * 4096)
+    with mount.open(path, "r+b") as writer, mount.open(path) as old:
+        writer.write(b"B" * 10)
+        with mount.open(path) as same:  # the writer's bytes, not in the file yet
+            assert same.read(10).tobytes() == b"B" * 10
+        other.write_bytes(b"new")
+        other.replace(path)
+        with mount.open(path) as new:
+            assert new.stat().inode == path.stat().st_ino
+            assert new.read().tobytes() == b"new"
+        assert old.read(10).tobytes() == b"B" * 10
+
+
+@pytest.mark.parametrize("rooted", [True, False])
+def test_any_number_of_versions_can_be_open(tmp_path: Path, rooted: bool) -> None:
+    path = tmp_path / "file"
+    given, root = (path.name, {"root": tmp_path}) if rooted else (path, {})
+    with gpufs.mount(device="cpu", cache="4MiB", workers=1, cpu_threads=2, **root) as mount:
+        files = []
+        for size in range(1, 40):
+            path.write_bytes(b"%d" % (size % 10) * size)
+            files.append(mount.open(given))
+            os.utime(path, ns=(size, size))  # the next open shares no state with this file
+            files.append(mount.open(given))
+        for number, file in enumerate(files):
+            size = number // 2 + 1
+            assert file.read().tobytes() == b"%d" % (size % 10) * size
