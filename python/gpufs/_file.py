@@ -345,11 +345,11 @@ class File(Transfers):
             self._core.close()  # may wait for the close of another thread
             return
         self._submitted.wait()
-        try:
+        if self._access == os.O_RDONLY:
             self._core.close()
-        except OSError as error:
-            self._mount.told.add(error.filename)
-            raise
+            return
+        with self._mount.losses.raised_of(self._opened_path):
+            self._core.close()
         self._submitted.check()
 
     # ---- For gpufs.FileArray

@@ -19,6 +19,7 @@ from gpufs._array import ArrayEntry, FileArray, entry_of
 from gpufs._array_headers import TensorHeaders, layout_of
 from gpufs._device_ref import DeviceRef
 from gpufs._file import File
+from gpufs._losses import Losses
 from gpufs._mount_status import MountStatus
 from gpufs._options import (
     DEFAULT_METRICS_PORT,
@@ -110,10 +111,10 @@ class Mount(MountStatus):
         "_latch",
         "_memory",
         "_servers",
+        "losses",
         "new_names",
         "root",
         "submitter",
-        "told",
     )
 
     def __init__(
@@ -185,8 +186,7 @@ class Mount(MountStatus):
         self._latch = threading.Lock()  # guards _files against changes during an iteration
         self._servers: list[MetricsServer] = []
         self.submitter = Submitter()  # for the submit_... calls of files
-        # Paths of files whose lost bytes an exception has already reported.
-        self.told: set[str] = set()
+        self.losses = Losses(self._core)
         # The finalizer also runs at interpreter exit: the service's threads must not outlive the
         # CUDA runtime.
         self._finalizer = weakref.finalize(
@@ -197,7 +197,7 @@ class Mount(MountStatus):
             self._latch,
             self._servers,
             self.submitter,
-            self.told,
+            self.losses,
         )
 
     def __enter__(self) -> Self:

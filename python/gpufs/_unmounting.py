@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 from gpufs import _core
 from gpufs._file import File
+from gpufs._losses import Losses
 from gpufs._submit import Submitter
 
 if TYPE_CHECKING:
@@ -21,44 +21,48 @@ def unmount(
     latch: threading.Lock,
     servers: list[MetricsServer],
     submitter: Submitter,
-    told: set[str],
+    losses: Losses,
 ) -> None:
     """Unmounts; see :meth:`gpufs.Mount.unmount`. A finalizer calls it, so it has no mount."""
     for server in servers:
         server.close()
     first: Exception | None = None
     try:
-        left: list[File] = []
+        open_files: list[File] = []
         # After a fork the mount is closed: the thread that would release the latch may not exist.
         if not core.closed:
             with latch:
-                left = list(files)
-        for file in left:
+                open_files = list(files)
+        for file in open_files:
             try:
                 file.close()
             except Exception as error:  # the other files must be closed too
                 first = first or error
     finally:
         submitter.close()
-        try:
-            core.unmount()
-        except Exception as error:
-            if _is_told(core, told):
-                pass
-            elif first is None:
-                first = error
+        for left in _errors_of(core, losses):
+            if first is None:
+                first = left
             else:
-                first.add_note(f"gpufs: unmounting failed, too: {error}")
+                first.add_note(f"gpufs: unmounting failed, too: {left}")
     if first is not None:
         raise first
 
 
-def _is_told(core: _core.Mount, told: set[str]) -> bool:
-    """Returns whether the files' close has already raised every loss that unmounting reports."""
-    errors, dropped = core.file_errors()
-    lost = [
-        given_up and os.fsdecode(path) in told
-        for path, _, what, at_unmount, _, given_up in errors
-        if at_unmount or given_up or what == "close"
-    ]
-    return bool(lost) and all(lost) and dropped == 0
+def _errors_of(core: _core.Mount, losses: Losses) -> list[Exception]:
+    """Ends the core's mount. Returns the errors that no call has raised before."""
+    errors: list[Exception] = []
+    try:
+        core.unmount()
+    except Exception as error:
+        errors = losses.left_of(error)
+    try:
+        core.raise_kept()
+    except Exception as kept:  # of a file that was closed without a caller
+        # If both are about one file, this one says more.
+        errors = [kept, *(error for error in errors if _path_of(error) != _path_of(kept))]
+    return errors
+
+
+def _path_of(error: Exception) -> object:
+    return getattr(error, "filename", None)

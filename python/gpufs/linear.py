@@ -214,12 +214,8 @@ def _product_file(
                 description = {"descr": "<f4", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, description)
                 header = file.tell()
-        try:
+        with factors[0].file.mount.losses.raised_of(os.fsencode(part)):
             yield os.fsencode(part), header
-        except OSError as error:
-            if error.filename == part:
-                factors[0].file.mount.told.add(part)  # unmounting does not raise it again
-            raise
 
 
 def _array(mount: Mount, path: AnyPath, dtype: object, shape: tuple[int, ...] | None) -> FileArray:

@@ -174,6 +174,7 @@ void bind_mount(nb::module_& m) {
              interruptibly(
                  {holder->left()}, nb::none(), [holder] { holder->unmount(); }, {}, print);
            })
+      .def("raise_kept", [](py_mount& self) { self.holder->throw_kept(); })
       .def("file_errors", file_errors_of)
       .def(
           "sync_folder",

@@ -81,8 +81,7 @@ class mount_holder {
       failure = std::current_exception();
     }
     last_errors_ = ended->file_errors();
-    // If both errors are about the same file, the kept one says more.
-    if (failure == nullptr || is_about_same_file(failure, lost_)) failure = lost_;
+    if (failure == nullptr) failure = std::exchange(lost_, nullptr);
     ended.reset();
     closed_ = true;
     if (failure != nullptr) std::rethrow_exception(failure);
@@ -93,6 +92,16 @@ class mount_holder {
   void keep_error(std::exception_ptr error) noexcept {
     const std::lock_guard lock(lost_latch_);
     if (lost_ == nullptr) lost_ = std::move(error);
+  }
+  // Throws the kept error, unless it was thrown before. It says more than unmount() about a file.
+  void throw_kept() {
+    if (forked()) return;
+    std::exception_ptr kept;
+    {
+      const std::lock_guard lock(lost_latch_);
+      kept = std::exchange(lost_, nullptr);
+    }
+    if (kept != nullptr) std::rethrow_exception(kept);
   }
 
   // Works after unmount(), too.
@@ -111,21 +120,6 @@ class mount_holder {
   void close_later() noexcept { closed_ = true; }
 
  private:
-  static std::string path_of(const std::exception_ptr& failure) {
-    if (failure == nullptr) return {};
-    try {
-      std::rethrow_exception(failure);
-    } catch (const error& e) {
-      return e.path();
-    } catch (...) {
-      return {};
-    }
-  }
-  static bool is_about_same_file(const std::exception_ptr& one, const std::exception_ptr& other) {
-    const std::string path = path_of(one);
-    return !path.empty() && path == path_of(other);
-  }
-
   mount& opened() const {
     if (mount_ == nullptr) throw std::invalid_argument("the gpufs mount is closed");
     return *mount_;

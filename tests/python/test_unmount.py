@@ -98,6 +98,63 @@ def test_a_file_that_raised_at_its_close_is_not_told_of_again(tmp_path: Path) ->
         gc.collect()
 
 
+def lose(mount: gpufs.Mount, path: os.PathLike[str] | str, *, closes: bool) -> None:
+    """Loses bytes of a file. Without a close, no exception says so."""
+    file = mount.open(path, "r+b")
+    file.write(b"x" * 1000, 4096)
+    with file_size_limit(4096):
+        if closes:
+            with pytest.raises(OSError, match="File too large"):
+                file.close()
+        del file
+        gc.collect()
+
+
+def test_a_file_that_loses_bytes_again_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"a" * 4096)
+    with pytest.raises(OSError, match="File too large") as caught, small_mount() as mount:
+        lose(mount, path, closes=True)
+        with mount.open(path, "r+b") as file:  # what fits is written
+            file.write(b"b" * 4096)
+        lose(mount, path, closes=False)
+    assert caught.value.filename == str(path)
+
+
+def test_a_close_that_loses_nothing_hides_no_loss(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"a" * 4096)
+    with pytest.raises(OSError, match="File too large") as caught, small_mount() as mount:
+        first, other = mount.open(path, "r+b"), mount.open(path, "r+b")
+        first.write(b"x" * 1000, 4096)
+        with file_size_limit(4096):
+            with pytest.raises(OSError, match="File too large"):
+                first.close()  # the other file may still write the bytes
+            del other
+            gc.collect()
+    assert caught.value.filename == str(path)
+
+
+def test_unmounting_names_the_file_that_was_not_told_of(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("told", "new")]
+    with pytest.raises(OSError, match="File too large") as caught, small_mount() as mount:
+        for path in paths:
+            path.write_bytes(b"a" * 4096)
+            lose(mount, path, closes=path == paths[0])
+    assert caught.value.filename == str(paths[1])
+
+
+@pytest.mark.parametrize("rooted", [True, False])
+def test_a_relative_path_that_raised_at_its_close_is_not_told_of_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rooted: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_bytes(b"a" * 4096)
+    root = {"root": tmp_path} if rooted else {}
+    with gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1, **root) as mount:
+        lose(mount, "file", closes=True)
+
+
 def test_an_exception_of_the_with_block_keeps_its_place(tmp_path: Path) -> None:
     path = tmp_path / "new"
     with contextlib.ExitStack() as limit:
