@@ -57,7 +57,8 @@ class File(Transfers):
     * A future is done when the device has finished the call. It has the errors of that call alone.
       It can be cancelled until the call begins.
     * Calls that wait (see above) wait for submitted calls, too, but not in a future's callback.
-    * Every later :meth:`fsync`, and :meth:`close`, raise the error of a submitted write, too.
+    * Every later :meth:`fsync`, and :meth:`close`, raise the error of a submitted write, too. If
+      none of them has raised it, ``Mount.unmount`` does.
 
     Ctrl-C, or another exception of a signal handler, ends a waiting call of the main thread. The
     call's work goes on in the background and keeps the memory that it uses. Until it is done, the
@@ -74,7 +75,7 @@ class File(Transfers):
         self, mount: Mount, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], mode: str
     ) -> None:
         """Opens the file; see :meth:`gpufs.Mount.open`."""
-        self._submitted = Submitted()
+        self._submitted = Submitted(mount.submitter)
         super().__init__(mount, path, mode)
 
     def __enter__(self) -> Self:

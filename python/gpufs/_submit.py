@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,13 +28,37 @@ class Work(NamedTuple):
 
 
 class Submitter:
-    """Runs submitted calls of one mount, a few at a time. Thread-safe."""
+    """Runs submitted calls of one mount, a few at a time. Thread-safe.
 
-    __slots__ = ("_latch", "_pool")
+    Keeps the first error of each file's writes, because the program may drop the file.
+    """
+
+    __slots__ = ("_latch", "_lost", "_pool")
 
     def __init__(self) -> None:
-        self._latch = threading.Lock()  # guards _pool
+        self._latch = threading.Lock()  # guards the fields below
         self._pool: ThreadPoolExecutor | None = None
+        self._lost: dict[object, Exception] = {}  # by a key that stands for the file
+
+    def keep(self, key: object, error: Exception) -> None:
+        """Keeps an error of a file's writes until :meth:`forget`."""
+        # A copy has no traceback, which would keep the file and the array that was to be written.
+        try:
+            kept = copy.copy(error)
+        except Exception:  # a class of the program, whose constructor takes other arguments
+            kept = RuntimeError(f"{type(error).__name__}: {error}")
+        with self._latch:
+            self._lost[key] = kept
+
+    def forget(self, key: object) -> None:
+        """Drops the error of a file: the file has raised it."""
+        with self._latch:
+            self._lost.pop(key, None)
+
+    def lost(self) -> list[Exception]:
+        """Returns the errors that no file has raised."""
+        with self._latch:
+            return list(self._lost.values())
 
     def submit(self, call: Callable[[], _Result]) -> Future[_Result]:
         """Runs ``call`` in a worker thread as soon as one is free. Returns its future.
@@ -60,9 +85,11 @@ class Submitted:
     Keeps the error of a write, because the program may ignore its future.
     """
 
-    __slots__ = ("_futures", "_latch", "_lost")
+    __slots__ = ("_futures", "_key", "_latch", "_lost", "_submitter")
 
-    def __init__(self) -> None:
+    def __init__(self, submitter: Submitter) -> None:
+        self._submitter = submitter
+        self._key = object()  # stands for the file
         self._latch = threading.Lock()  # guards the fields below
         self._futures: set[Future[object]] = set()
         self._lost: BaseException | None = None
@@ -73,9 +100,11 @@ class Submitted:
         def end(ended: Future[_Result]) -> None:
             error = None if ended.cancelled() else ended.exception()
             with self._latch:
-                self._futures.discard(ended)
-                if writes and self._lost is None:
+                if writes and self._lost is None and error is not None:
                     self._lost = error
+                    if isinstance(error, Exception):
+                        self._submitter.keep(self._key, error)
+                self._futures.discard(ended)
 
         with self._latch:
             self._futures.add(future)  # type: ignore[arg-type]
@@ -97,6 +126,7 @@ class Submitted:
         with self._latch:
             lost = self._lost
         if lost is not None:
+            self._submitter.forget(self._key)
             raise lost
 
 

@@ -40,7 +40,7 @@ def unmount(
                 first = first or error
     finally:
         submitter.close()
-        for left in _errors_of(core, losses):
+        for left in [*submitter.lost(), *_errors_of(core, losses)]:
             if first is None:
                 first = left
             else:

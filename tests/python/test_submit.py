@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -156,6 +159,29 @@ def test_the_error_of_a_write_stays_with_the_file(fs: gpufs.Mount, tmp_path: Pat
     assert file.closed
     file.close()
     assert (tmp_path / "new").read_bytes() == b"good"
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_unmounting_raises_the_error_of_a_write_that_no_call_has_raised(
+    tmp_path: Path, closes: bool
+) -> None:
+    paths = [tmp_path / name for name in ("a", "b")]
+    mount = gpufs.mount(device="cpu", cache="1MiB", cpu_threads=1, workers=1)
+    for path in paths:
+        file = mount.open(path, "wb")
+        wait([file.submit_write(b"lost", 1 << 48)])  # its future is dropped
+        if closes and path == paths[0]:
+            with pytest.raises(OSError, match="too large"):
+                file.close()
+        gone = weakref.ref(file)
+        del file
+        gc.collect()
+        while gone() is not None:  # until its thread drops it
+            time.sleep(0.001)
+    with pytest.raises(OSError, match="too large") as caught:
+        mount.unmount()
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(paths[closes]))
+    assert not mount.file_errors().errors
 
 
 def test_what_has_not_begun_can_be_cancelled(
