@@ -48,9 +48,15 @@ descriptor_grant::descriptor_grant(std::size_t threads, bool raises_limit) {
   do {
     const std::uint64_t taken = now + of_threads + others;
     files_max_ =
-        std::clamp<std::size_t>(limit > taken ? (limit - taken) / 4 * 3 : 0, files_min, files_most);
+        std::clamp<std::size_t>(limit > taken ? (limit - taken) / 8 * 3 : 0, files_min, files_most);
     all_ = files_max_ + of_threads;
   } while (!granted.compare_exchange_weak(others, others + all_, std::memory_order_relaxed));
+}
+
+void descriptor_grant::keep_only(std::size_t open) {
+  const std::size_t kept = std::min(open, all_);
+  granted.fetch_sub(all_ - kept, std::memory_order_relaxed);
+  all_ = kept;
 }
 
 descriptor_grant::~descriptor_grant() { granted.fetch_sub(all_, std::memory_order_relaxed); }

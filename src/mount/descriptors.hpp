@@ -7,8 +7,9 @@ namespace gpufs {
 
 // A share of the host descriptors that the process may have, for one mount. Thread-safe.
 //
-// A quarter of what is free stays for the program, with any number of mounts: what other mounts may
-// open counts as taken. What they have already opened counts twice, which leaves the program more.
+// It is three eighths of what is free. What other mounts may open counts as taken, so a process with
+// a mount for each GPU has descriptors left. What they have already opened counts twice, which
+// leaves the program more.
 class descriptor_grant {
  public:
   // With `raises_limit`, raises the process's soft limit to the hard limit, as language run-times
@@ -21,6 +22,9 @@ class descriptor_grant {
 
   // The number of descriptors that the mount may keep open for files: at least 8.
   std::size_t files_max() const { return files_max_; }
+
+  // Gives all back but `open` descriptors, which the mount leaves open for good.
+  void keep_only(std::size_t open);
 
  private:
   std::size_t files_max_ = 0;

@@ -142,6 +142,7 @@ struct mount::implementation {
         !closer.run(close, this, deadline::after(std::max(rest_ns, closing_ns))))
       obstacle = "closing a file hangs";
     if (obstacle == nullptr) descriptors.reset();
+    else descriptors->keep_only(files_open->descriptors_open());
     if (failure != nullptr) std::rethrow_exception(failure);
   }
   // True in a child process of the process that mounted. The child has neither the mount's threads

@@ -234,6 +234,9 @@ class file_table {
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0)
       : file_table(std::move(io), descriptors_max, nodes_max, numbering::random()) {}
 
+  // The number of backend files that are open now.
+  std::size_t descriptors_open() const { return descriptors_->load(std::memory_order_relaxed); }
+
   // The share of `descriptors_max` that files open for writing, and descriptors that the backend
   // keeps, may take together. They keep their descriptors, so without a limit no descriptor would
   // be left for files that are read, or for the program. Opens past it return -EMFILE.

@@ -16,6 +16,7 @@
 #include "api/file_world.hpp"
 #include "guest/guest.hpp"
 #include "support/closed_streams.hpp"
+#include "support/hanging_backend.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -361,6 +362,65 @@ TEST_P(guest_descriptors, are_left_to_the_program_beside_two_mounts) {
     mount third(options());
     use_all(third);
     EXPECT_LE(free_now(), 70u);
+  });
+}
+
+// As many mounts as a machine has GPUs.
+TEST_P(guest_descriptors, are_shared_by_eight_mounts) {
+  in_child([this] {
+    constexpr int files = 60;
+    for (int i = 0; i < files; ++i)
+      (void)folder_.write("many-" + std::to_string(i), std::string(50'000, 'm'));
+    leave_free(800);
+    std::vector<std::unique_ptr<mount>> all;
+    std::size_t before = free_now();
+    for (int m = 0; m < 8; ++m) {
+      all.push_back(std::make_unique<mount>(options()));
+      session calls(*all.back(), group_kind::warp);
+      for (int i = 0; i < files; ++i) {
+        const std::int32_t fd = calls.open(path("many-" + std::to_string(i)));
+        ASSERT_GE(fd, 0) << i;
+        EXPECT_EQ(calls.read(fd, 40'000, 5000).bytes, std::string(5000, 'm'));
+      }
+      expect_some_for_the_program(files);
+      const std::size_t now = free_now();
+      // The last ones have fewer, but enough to keep some files open.
+      EXPECT_GE(before - now, 8u) << "mount " << m;
+      before = now;
+    }
+  });
+}
+
+// It never gives its share back, but what it has open is all that it keeps.
+TEST_P(guest_descriptors, that_a_mount_leaves_behind_are_few) {
+  in_child([this] {
+    (void)folder_.write("a", std::string(50'000, 'm'));
+    leave_free(400);
+    std::vector<std::shared_ptr<hanging_backend::gate>> hanging;
+    for (int round = 0; round < 12; ++round) {
+      const auto io = std::make_shared<hanging_backend>(make_posix_backend(), "read", 1, true);
+      hanging.push_back(io->calls());
+      mount_options o = options();
+      o.root.reset();
+      o.backend = io;
+      o.request_timeout = o.unmount_timeout = std::chrono::milliseconds(50);
+      mount fs(o);
+      session calls(fs, group_kind::warp);
+      const std::int32_t fd = calls.open(folder_ / "a");
+      ASSERT_GE(fd, 0);
+      (void)calls.read(fd, 40'000, 5000);
+    }
+    mount fs(options());
+    session calls(fs, group_kind::warp);
+    const std::size_t before = free_now();
+    for (int i = 0; i < 40; ++i) {
+      (void)folder_.write("b" + std::to_string(i), std::string(50'000, 'm'));
+      const std::int32_t fd = calls.open(path("b" + std::to_string(i)));
+      ASSERT_GE(fd, 0) << i;
+      EXPECT_EQ(calls.read(fd, 40'000, 5000).bytes, std::string(5000, 'm'));
+    }
+    EXPECT_GE(before - free_now(), 40u) << "the mount can keep them open";
+    for (const auto& io : hanging) io->release();
   });
 }
 
