@@ -283,5 +283,138 @@ TEST_P(late_open, is_closed_also_when_the_answer_and_the_withdrawal_cross) {
   }
 }
 
+// ---- numbers of requests that wrap
+
+// One slot, whose requests get the numbers that the test wants.
+class wrapped_numbers : public ::testing::Test {
+ protected:
+  wrapped_numbers() {
+    options_.slots = 1;
+    options_.openers = false;
+    memory_->write("a", "0123456789");
+  }
+  static void set_next(service_rig& rig, std::uint32_t number) {
+    rig.memory().record(0).sequence.store_relaxed(number - 1);
+  }
+  // An open that hangs in the backend until its caller has given up. Returns when it is answered.
+  void withdraw_open(service_rig& rig) {
+    std::atomic<bool> go_on{false};
+    io_->add({.on = operation::open, .times_max = 1, .before = [&] {
+                while (!go_on) std::this_thread::yield();
+              }});
+    const channel_view view = rig.memory().view();
+    channel_client c = rig.memory().client({50 * ms});
+    EXPECT_EQ(c.acquire(), 0);
+    view.staging(0)[0] = 'a';
+    c.post(0, {request_code::open, 0, 1, 0});
+    EXPECT_TRUE(c.wait(0).abandoned);
+    go_on = true;
+    EXPECT_TRUE(eventually([&] {
+      return reply_sequence(view.reply(0).word.load_acquire()) == view.bell(0).load_acquire();
+    }));
+  }
+  // Makes a request that changes files, or opens one.
+  void serve(service_rig& rig, request_code code, const rig_reply& file) {
+    switch (code) {
+      case request_code::write: EXPECT_EQ(rig.write(file.node, 0, "9").result, 1); break;
+      case request_code::truncate: EXPECT_EQ(rig.call({code, file.handle, 0, 5}).result, 0); break;
+      case request_code::unlink:
+        memory_->write("b", "other");
+        EXPECT_EQ(rig.call({code, 0, 1, 0}, "b").result, 0);
+        break;
+      default: EXPECT_EQ(rig.open("a").result, 0); break;
+    }
+  }
+  // Waits until the service has no more to do for so many requests. It has a little, after answers.
+  static void expect_served(service_rig& rig, std::uint64_t count) {
+    EXPECT_TRUE(eventually([&] { return rig.workers().served_count() == count; }));
+  }
+  // While it lives, the worker that answered the first open has not read `withdrawn` yet.
+  class late_worker {
+   public:
+    ~late_worker() { go_on_ = true; }
+    bool has_answered() const { return stands_; }
+
+   private:
+    std::atomic<bool> stands_{false}, go_on_{false};
+    const schedule_hook hook_{[this](const char* name) {
+      if (std::strcmp(name, "service.opened") != 0 || stands_.exchange(true)) return;
+      while (!go_on_) std::this_thread::yield();
+    }};
+  };
+
+  service_rig_options options_;
+  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
+  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
+};
+
+TEST_F(wrapped_numbers, no_request_counts_as_withdrawn_because_an_old_one_was) {
+  options_.workers = 1;
+  for (const request_code code :
+       {request_code::open, request_code::write, request_code::truncate, request_code::unlink}) {
+    // 0 is there from the start.
+    for (const std::uint32_t old : {0u, 5u, 0x7fff'ffffu, 0x8000'0000u, 0xffff'fffeu}) {
+      service_rig rig(io_, options_);
+      const rig_reply file = rig.open_to_write("a");
+      ASSERT_EQ(file.result, 0);
+      if (old != 0) {
+        set_next(rig, old);
+        withdraw_open(rig);
+        expect_served(rig, 2);
+        EXPECT_EQ(rig.memory().view().withdrawn(0).load_acquire(), old);
+      }
+      const std::size_t open_before = rig.files().open_count();
+      std::size_t opened = 0;
+      // All numbers, twice, except those far from where something happens.
+      constexpr std::uint64_t half = std::uint64_t{1} << 31;
+      std::uint64_t number = rig.memory().record(0).sequence.load_relaxed();
+      while (number < 4 * half + 16) {
+        const std::uint64_t in_half = number % half;
+        number += in_half < 16 || in_half >= half - 16 ? 1 : half - 16 - in_half;
+        const ::testing::ScopedTrace trace(
+            __FILE__, __LINE__, std::to_string(old) + " withdrawn, then " + std::to_string(number));
+        set_next(rig, static_cast<std::uint32_t>(number));
+        serve(rig, code, file);
+        opened += code == request_code::open ? 1 : 0;
+      }
+      EXPECT_EQ(rig.read(file.handle, 0, 1).result, 1) << "the worker is done with the opens";
+      EXPECT_EQ(rig.files().open_count(), open_before + opened) << "one was closed by its worker";
+    }
+  }
+}
+
+// A worker reads `withdrawn` after it has answered an open. By then the slot may have its next
+// request.
+TEST_F(wrapped_numbers, an_open_stays_open_if_the_next_number_is_the_first_of_a_half) {
+  service_rig rig(io_, options_);
+  rig_reply opened;
+  {
+    const late_worker worker;
+    set_next(rig, 0x7fff'ffff);
+    opened = rig.open("a");
+    EXPECT_TRUE(eventually([&] { return worker.has_answered(); }));
+    EXPECT_EQ(rig.read(opened.handle, 0, 4).result, 4);
+  }
+  expect_served(rig, 2);
+  EXPECT_EQ(rig.read(opened.handle, 0, 4).result, 4);
+}
+
+TEST_F(wrapped_numbers, a_withdrawn_open_is_closed_also_if_the_next_number_is_the_first_of_a_half) {
+  for (const std::uint32_t number : {0x7fff'fffeu, 0x7fff'ffffu}) {
+    service_rig rig(io_, options_);
+    {
+      const late_worker worker;
+      set_next(rig, number);
+      withdraw_open(rig);
+      EXPECT_TRUE(eventually([&] { return worker.has_answered(); }));
+      // Others post requests in the slot meanwhile.
+      for (int i = 0; i < 2; ++i) EXPECT_EQ(rig.read(1, 0, 4).result, -EBADF);
+      EXPECT_EQ(rig.files().open_count(), 1u);
+    }
+    expect_served(rig, 3);
+    EXPECT_EQ(rig.files().open_count(), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace gpufs::testing

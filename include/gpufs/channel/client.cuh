@@ -62,6 +62,7 @@ class channel_client {
   GPUFS_HD GPUFS_OUT_OF_LINE void post(std::uint32_t slot, const request& r) {
     const std::uint32_t sequence = slots_[slot].sequence.load_relaxed() + 1;
     slots_[slot].sequence.store_relaxed(sequence);
+    if (sequence % renewal_period == 0) renew_withdrawn(slot, sequence);
     view_.request(slot).store(r, sequence);
     counters_->add(counter::rpcs);
     // Release, system scope: pairs with the worker's acquire of the bell. Without it the worker
@@ -246,6 +247,24 @@ class channel_client {
     view_.reply(slot).word.end_wait();
     post(slot, {request_code::close_written, view_.reply(slot).handle.load_relaxed(), 0, 0});
     return begun;
+  }
+
+  // In requests of one slot.
+  static constexpr std::uint32_t renewal_period = 1u << 31;
+  static constexpr std::uint32_t withdrawn_age = 1u << 30;
+
+  // Numbers wrap. Replaces an old number in `withdrawn` before a new request gets the same number.
+  // The replacement is the number of a request for which no worker reads `withdrawn` any more. The
+  // slot's owner calls this every `renewal_period` requests, so no new request gets that number
+  // either, even if the store reaches the host up to 2^30 requests late. A younger number stays:
+  // the worker that answered its request may not have read it yet (service::close_withdrawn()).
+  //
+  // `claimed` and `stalled` of the reply need no renewal. If an old number there equals a new one,
+  // the caller only believes that its request has begun, or loads its pages in another way.
+  GPUFS_HD void renew_withdrawn(std::uint32_t slot, std::uint32_t sequence) const {
+    channel_word<std::uint32_t>& withdrawn = view_.withdrawn(slot);
+    if (sequence - withdrawn.load_relaxed() > withdrawn_age)
+      withdrawn.store_relaxed(sequence - withdrawn_age);
   }
 
   static constexpr std::uint32_t longest_pause_ns = 16384;

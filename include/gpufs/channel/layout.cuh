@@ -4,8 +4,8 @@
 //   offset                    written by  contents
 //   0                         host        channel_header
 //   layout.bells + 4 * slot   device      bell: number of the last request posted in the slot
-//   layout.withdrawn +        device      number of the last request that its caller withdrew
-//     4 * slot
+//   layout.withdrawn +        device      number of the last request that its caller withdrew, or a
+//     4 * slot                              number of at least 2^30 requests ago
 //   layout.requests +         device      request_record
 //     32 * slot
 //   layout.replies +          host        reply_record; its first word answers the bell
@@ -50,11 +50,17 @@
 // not yet taken.
 //
 //   bell word     31 ........ 0
-//                 sequence: 0 never posted, then 1, 2, ... (wraps; compared for equality)
+//                 sequence: 0 never posted, then 1, 2, ... (wraps, see below)
 //   request word  63 ...... 40 | 39 ....... 0
 //                 sequence     | payload (request_record): the sequence's low 24 bits
 //   reply word    63 ...... 32 | 31 ....... 0
 //                 sequence     | result: >= 0, or -errno
+//
+// Numbers of a slot wrap after 2^32 requests, and are compared for equality. The bell and the reply
+// word change with each request, so an old number there is the previous one. `withdrawn`, `claimed`
+// and `stalled` keep a number for any time. The slot's owner replaces an old number in `withdrawn`
+// every 2^31 requests: no request may count as withdrawn because an earlier one was. An old number
+// in `claimed` or `stalled` does no harm.
 //
 // Order. Every word of a request carries its sequence, so the device needs no order between them:
 // the bell may arrive first, and the host takes a request when all its words have the bell's
