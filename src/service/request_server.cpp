@@ -92,7 +92,8 @@ void request_server::keep_error(const request& r, std::int32_t status) noexcept 
   if (status == -EBADF || (writes && status == -EINVAL)) return;
   const std::shared_ptr<host_file> file =
       writes ? files_.find_writer(r.handle) : files_.find(r.handle);
-  if (file == nullptr) return;
+  // A file that is only read, as each file of a read-only mount, has no bytes to lose.
+  if (file == nullptr || !file->writes()) return;
   files_.errors().add(file->path(), status,
                       writes                         ? file_operation::write_back
                       : r.code == request_code::sync ? file_operation::sync

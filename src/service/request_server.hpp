@@ -47,7 +47,8 @@ class request_server {
   // or run_stager::device_answers. Waits for I/O.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known, opened_file& opened);
-  // Records the failure of a write, sync or close report in file_table::errors(), for the host.
+  // Records the failure of a write, sync or close report in file_table::errors(), for the host, if
+  // the file is open for writing.
   void keep_error(const request& r, std::int32_t status) noexcept;
   // Loads the bytes of a claimed write request into the calling processor's caches.
   void bring_near(const request& r, std::uint32_t slot) const;

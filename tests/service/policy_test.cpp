@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "support/fault_backend.hpp"
 #include "support/memory_backend.hpp"
 #include "support/service_rig.hpp"
 #include "support/temporary.hpp"
@@ -242,6 +243,36 @@ TEST_P(policies, a_file_is_made_without_special_mode_bits_and_below_the_root) {
   const rig_reply through_link = call(request_code::open_write, bits, 0600, name("nowhere"));
   EXPECT_EQ(through_link.result, GetParam().rooted ? -EXDEV : 0);
   EXPECT_EQ(std::filesystem::exists(outer_ / "made"), !GetParam().rooted);
+}
+
+// Nothing of it can be lost, whatever a kernel asks for, so an unmount has nothing to report.
+TEST_P(policies, a_file_that_is_only_read_has_no_errors_to_list) {
+  const rig_reply opened = rig_->open(name("file"));
+  ASSERT_EQ(opened.result, 0);
+  for (const request_code code : {request_code::sync, request_code::report_close})
+    EXPECT_LT(rig_->call({code, opened.handle, 0, 0}).result, 0);
+  for (const std::int32_t result : change_through(opened.handle, opened.version))
+    EXPECT_LT(result, 0);
+  EXPECT_TRUE(rig_->files().errors().list().errors.empty());
+}
+
+TEST(errors_of_files, are_not_those_of_opening_one_again_that_is_only_read) {
+  const auto memory = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(memory);
+  service_rig_options options;
+  options.descriptors_max = 16;
+  service_rig rig(io, options);
+  memory->write("/a", "content");
+  const std::uint64_t handle = rig.open("/a").handle;
+  // So many others that its descriptor is closed.
+  for (int i = 0; i < 64; ++i) {
+    memory->write("/" + std::to_string(i), "other");
+    EXPECT_EQ(rig.open("/" + std::to_string(i)).result, 0);
+  }
+  io->add({.on = operation::open, .path = "/a", .error_number = EACCES});
+  for (const request_code code : {request_code::sync, request_code::report_close})
+    EXPECT_EQ(rig.call({code, handle, 0, 0}).result, -EACCES);
+  EXPECT_TRUE(rig.files().errors().list().errors.empty());
 }
 
 // ---- reads end where the file does
