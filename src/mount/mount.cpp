@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <exception>
@@ -35,26 +34,6 @@ constexpr std::uint64_t idle_answer_ns = 1'000'000'000;
 constexpr std::uint64_t closing_ns = 1'000'000'000;
 constexpr const char* dropped_losses =
     "bytes of files may be lost whose errors the list has no room for";
-
-// The path in one line of printable text. Kernels choose paths, and a terminal obeys control
-// characters.
-std::string printable(const std::string& path) {
-  std::string text;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(path[i]);
-    // U+0080 to U+009F are control characters too.
-    const bool is_first_of_two =
-        byte == 0xc2 && i + 1 < path.size() && static_cast<unsigned char>(path[i + 1]) < 0xa0;
-    if (byte >= ' ' && byte != 0x7f && byte != '\\' && !is_first_of_two) {
-      text += path[i];
-      continue;
-    }
-    std::array<char, 5> escaped{};
-    (void)std::snprintf(escaped.data(), escaped.size(), "\\x%02x", unsigned{byte});
-    text += escaped.data();
-  }
-  return text;
-}
 
 std::unique_ptr<device> make_device(mount_options& options) {
   if (options.device == device_kind::automatic)
@@ -296,7 +275,7 @@ mount::~mount() {
       self_->end();
       for (const file_error& e : file_errors().errors) {
         if (file_error_log::is_lost(e))
-          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", printable(e.path).c_str(),
+          std::fprintf(stderr, "gpufs: unmount: %s: %s: %s\n", detail::printable(e.path).c_str(),
                        e.operation_name(), std::generic_category().message(e.error_number).c_str());
       }
       if (self_->files_open->errors().has_dropped_loss())
