@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iterator>
 #include <new>
+#include <utility>
 
 #include "gpufs/base/platform.cuh"
 
@@ -89,6 +90,8 @@ extent_hint extent_registrar::touch(const std::shared_ptr<host_file>& file, std:
     for (std::uint64_t n = number; n < end; ++n) {
       const auto known = set.extents.find(n);
       if (known == set.extents.end()) continue;
+      // For a quiet moment, only the push to `deferred_` can fail after a change of state.
+      if (when == urgency::when_quiet) known->second.is_queued = false;
       extent_set::phase& state = known->second.state;
       if (state == extent_set::phase::wanted || state == extent_set::phase::deferred)
         state = extent_set::phase::none;
@@ -110,6 +113,7 @@ extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::
     if (++skipped % looks_every != 0) return {};
     reads = looks_every;
   }
+  bool was_queued = false;
   {
     extent_set& set = *version.extents();
     const std::lock_guard lock(set.mutex);
@@ -132,6 +136,7 @@ extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::
     }
     e.reads = 0;
     e.state = when == urgency::when_quiet ? extent_set::phase::deferred : extent_set::phase::wanted;
+    if (when == urgency::when_quiet) was_queued = std::exchange(e.is_queued, true);
     const std::uint64_t count =
         (version.identity.size + options_.extent_bytes - 1) / options_.extent_bytes;
     if (when == urgency::now && number != 0 && set.extents.contains(number - 1)) {
@@ -144,6 +149,7 @@ extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::
       }
     }
   }
+  if (was_queued) return {};
   {
     const std::lock_guard lock(mutex_);
     if (when == urgency::when_quiet) deferred_.push_back({file, file->shared_version(), number});
@@ -209,14 +215,15 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
   }
 }
 
-// Whether the job still waits for a quiet moment, and its file is open. Takes the extent out of the
-// deferred state.
+// Whether a job that has left the queue still waits for a quiet moment, and its file is open. Takes
+// the extent out of the deferred state.
 bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
   extent_set& set = *j.version->extents();
   const std::lock_guard lock(set.mutex);
   const auto known = set.extents.find(j.number);
-  if (known == set.extents.end() || known->second.state != extent_set::phase::deferred)
-    return false;
+  if (known == set.extents.end()) return false;
+  known->second.is_queued = false;
+  if (known->second.state != extent_set::phase::deferred) return false;
   known->second.state = is_open ? extent_set::phase::wanted : extent_set::phase::none;
   return is_open;
 }
@@ -376,7 +383,7 @@ void extent_registrar::drop_all() {
     const std::lock_guard set_lock(set->mutex);
     for (auto& [number, e] : set->extents) {
       unregister(e.mapping);
-      e = {};
+      e = {.is_queued = e.is_queued};
     }
     set->registered = 0;
     for (auto& orphan : set->orphans) unregister(orphan);

@@ -12,7 +12,7 @@
 // States of one extent, guarded by its set's mutex:
 //
 //   none     -> wanted      a staged read touched it, or the extent before it; queued
-//   none     -> deferred    a staged run touched it; queued for a quiet moment
+//   none     -> deferred    a staged run touched it; queued for a quiet moment, if it is not yet
 //   deferred -> wanted      a read touched it, or the quiet moment came
 //   deferred -> none        its file was closed before the quiet moment
 //   wanted   -> registered
@@ -72,9 +72,10 @@ class extent_set {
   enum class phase { none, deferred, wanted, registered, refused };
   struct extent {
     phase state = phase::none;
+    bool is_queued = false;  // `deferred_` has it, also after a change of state; at most once
     std::uint32_t reads = 0;
-    std::unique_ptr<file_mapping> mapping;
-    extent_hint notice;
+    std::unique_ptr<file_mapping> mapping{};
+    extent_hint notice{};
   };
   std::mutex mutex;
   std::unordered_map<std::uint64_t, extent> extents;         // an extent is never removed

@@ -232,6 +232,49 @@ TEST_F(extents, two_that_register_at_once_agree) {
   }
 }
 
+// Each entry of the registrar's queue for a quiet moment holds the file's version.
+TEST_F(extents, one_that_is_deferred_again_and_again_is_queued_once) {
+  constexpr std::uint64_t count = 4;
+  service_rig rig(io_, with_budget(100));
+  const auto file = rig.files().find(rig.open("/a").handle);
+  const auto touch = [&](std::uint64_t number, extent_registrar::urgency when) {
+    return rig.extents().touch(file, number * extent_bytes, when);
+  };
+  const long before = file->shared_version().use_count();
+  io_->add({.on = operation::map, .error_number = EACCES});
+  long most = before;
+  for (int round = 0; round < 50; ++round) {
+    for (std::uint64_t n = 0; n < count; ++n) {
+      const std::uint64_t refused = rig.extents().count().refused;
+      // As many as it takes until one that was refused is tried again.
+      for (int i = 0; i < 1100; ++i) (void)touch(n, extent_registrar::urgency::when_quiet);
+      (void)touch(n, extent_registrar::urgency::now);
+      ASSERT_TRUE(eventually([&] { return rig.extents().count().refused != refused; }));
+      most = std::max(most, file->shared_version().use_count());
+    }
+  }
+  EXPECT_LE(most, before + static_cast<long>(count) + 1) << "with the one that is being taken out";
+  EXPECT_TRUE(eventually([&] { return file->shared_version().use_count() == before; }));
+  // One that has left the queue is queued again, and registered at a quiet moment.
+  io_->clear();
+  EXPECT_TRUE(
+      eventually([&] { return touch(0, extent_registrar::urgency::when_quiet).bytes != 0; }));
+}
+
+// The queue outlives what the host drops.
+TEST_F(extents, one_that_is_queued_when_all_are_dropped_is_queued_once) {
+  service_rig rig(io_, with_budget(100));
+  const auto file = rig.files().find(rig.open("/a").handle);
+  EXPECT_GT(rig.extents().register_all(file), 0u);
+  rig.extents().drop_all();
+  const long before = file->shared_version().use_count();
+  for (int round = 0; round < 50; ++round) {
+    (void)rig.extents().touch(file, 0, extent_registrar::urgency::when_quiet);
+    EXPECT_LE(file->shared_version().use_count(), before + 2) << round;
+    rig.extents().drop_all();
+  }
+}
+
 // ---- giving back
 
 TEST_F(extents, a_file_that_is_written_here_is_registered_once_and_stays_so) {
