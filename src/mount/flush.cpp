@@ -155,7 +155,8 @@ class flusher {
       return -EIO;
     if (service_hangs_ && node.lost.value != node.settled.value) return -EIO;
     const std::uint64_t begin = page.key.low << fs_.layout.page_shift;
-    const std::uint64_t size = std::min(node.size.value, limits::file_bytes_max);
+    // A file has less than file_bytes_max bytes.
+    const std::uint64_t size = std::min(node.size.value, limits::file_bytes_max - 1);
     if (size <= begin) return 0;
     const std::uint64_t length = std::min(size - begin, fs_.layout.page_bytes());
     const bool whole = (page.flags & page_dirt::whole) != 0;

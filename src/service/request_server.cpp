@@ -204,9 +204,8 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
   const bool masked = (r.length & masked_flag) != 0;
   const std::uint64_t bytes = r.length & ~masked_flag;
   const std::uint64_t room = channel_.layout.write_bytes(slot);
-  if (r.offset > limits::file_bytes_max || bytes > limits::file_bytes_max - r.offset ||
-      bytes > room)
-    return -EINVAL;
+  // A file has less than file_bytes_max bytes.
+  if (bytes > room || r.offset >= limits::file_bytes_max - bytes) return -EINVAL;
   if (masked && mask_offset(bytes) + mask_words(bytes) * sizeof(std::uint64_t) > room)
     return -EINVAL;
   file_table::lookups::entry* file = nullptr;

@@ -2,6 +2,7 @@
 // and its staging memory. What the host reads of it is not followed anywhere.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "api/session.hpp"
+#include "gpufs/backend.hpp"
 #include "gpufs/gpufs.hpp"
 #include "support/seeds.hpp"
 #include "support/temporary.hpp"
@@ -82,6 +84,67 @@ TEST_F(scribbled_arena, the_host_reads_on_whatever_is_there) {
     for (const file_statistics& f : fs_.file_stats()) EXPECT_FALSE(f.path.empty());
     (void)fs_.stats();
   }
+}
+
+// A file of any size, that notes where its bytes end.
+class endless_backend final : public backend {
+ public:
+  std::atomic<std::uint64_t> written_to{0};
+
+  int open(const std::string&, bool, std::unique_ptr<backend_file>& opened) override {
+    opened = std::make_unique<file>(*this);
+    return 0;
+  }
+  int open_to_change(const std::string&, const open_how&,
+                     std::unique_ptr<backend_file>& opened) override {
+    return open({}, false, opened);
+  }
+
+ private:
+  class file final : public backend_file {
+   public:
+    explicit file(endless_backend& owner) : owner_(owner) {}
+    int identify(file_identity& identity) override {
+      identity = {};
+      identity.mode = S_IFREG | 0600;
+      return 0;
+    }
+    std::int64_t read(char*, std::uint64_t, std::uint64_t) override { return 0; }
+    std::unique_ptr<file_mapping> map(std::uint64_t, std::uint64_t) override { return nullptr; }
+    double cached(const file_mapping&, std::uint64_t) override { return 0; }
+    void read_ahead(std::uint64_t, std::uint64_t) override {}
+    std::int64_t write(const char*, std::uint64_t bytes, std::uint64_t offset) override {
+      owner_.written_to = offset + bytes;
+      return static_cast<std::int64_t>(bytes);
+    }
+    int sync() override { return 0; }
+
+   private:
+    endless_backend& owner_;
+  };
+};
+
+// No open would serve the file any more.
+TEST(scribbled_sizes, an_unmount_makes_no_file_too_large) {
+  const auto io = std::make_shared<endless_backend>();
+  mount_options options = base_options();
+  options.backend = io;
+  mount fs(options);
+  {
+    session calls(fs, group_kind::thread);
+    const std::int32_t fd = calls.open("large", O_RDWR);
+    ASSERT_EQ(calls.write(fd, "the end", limits::file_bytes_max - 8), 7);
+  }
+  const mount_ref ref = fs.ref();
+  for (std::uint32_t node = 0; node < ref.layout.node_count; ++node)
+    ref.node(node).size.store_relaxed(limits::file_bytes_max);
+  auto* const dirt = ref.at<frame_dirt>(ref.layout.dirt);
+  for (std::uint32_t f = 0; f < ref.layout.frame_count; ++f) {
+    if (dirt[f].flags.load_relaxed() != 0)
+      dirt[f].flags.store_relaxed(detail::page_dirt::dirty | detail::page_dirt::whole);
+  }
+  fs.unmount();
+  EXPECT_EQ(io->written_to, limits::file_bytes_max - 1);
 }
 
 // ---- all of it, by a kernel that goes on while the host works

@@ -18,6 +18,7 @@
 
 #include "gpufs/backend.hpp"
 #include "support/eventually.hpp"
+#include "support/fault_backend.hpp"
 #include "support/hanging_backend.hpp"
 #include "support/memory_backend.hpp"
 #include "support/seeds.hpp"
@@ -352,6 +353,23 @@ TEST(hostile_requests, what_a_close_says_was_given_up_is_an_errno_of_a_file_that
   EXPECT_EQ(list.errors[1].count, 2u);
   EXPECT_EQ(list.errors[1].path, "/written");
   for (const file_error& e : list.errors) EXPECT_TRUE(file_error_log::is_lost(e));
+}
+
+// No open would serve the file any more.
+TEST(hostile_requests, a_write_that_would_make_a_file_too_large_reaches_no_backend) {
+  const auto io = std::make_shared<fault_backend>(std::make_shared<memory_backend>());
+  io->add({.on = operation::write, .error_number = ENOSPC});
+  service_rig rig(io);
+  const std::uint64_t node = rig.open_to_write("/a").node;
+  constexpr std::uint64_t end = limits::file_bytes_max;
+  EXPECT_EQ(rig.write(node, end - 4, "123").result, -ENOSPC) << "2^48 - 1 bytes are allowed";
+  EXPECT_EQ(io->calls(operation::write), 1u);
+  EXPECT_EQ(rig.write(node, end - 3, "123").result, -EINVAL);
+  EXPECT_EQ(rig.write(node, end - 2, "123").result, -EINVAL);
+  for (const std::uint64_t offset : {end - 1, end, end + 1, ~std::uint64_t{0}})
+    EXPECT_EQ(rig.write(node, offset, "1").result, -EINVAL) << offset;
+  EXPECT_EQ(rig.write(node, end, "").result, -EINVAL);
+  EXPECT_EQ(io->calls(operation::write), 1u);
 }
 
 TEST(hostile_requests, what_waits_for_a_sink_is_bounded) {
