@@ -5,16 +5,22 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <thread>
 
+#include "base/blocked_signals.hpp"
 #include "guest/guest.hpp"
+#include "support/schedule.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -237,6 +243,87 @@ TEST_P(guest_signals, that_the_program_has_blocked_stay_pending) {
       EXPECT_EQ(sigtimedwait(&taken, nullptr, &soon), number);
     }
     fs.unmount();
+  });
+}
+
+// ---- signals of writes
+
+bool is_pending(int number) {
+  sigset_t pending;
+  (void)sigpending(&pending);
+  return sigismember(&pending, number) == 1;
+}
+
+// Such an unmount writes in the program's own thread.
+TEST_P(guest_signals, an_unmount_without_a_thread_survives_a_limit_of_file_size) {
+  in_child([this] {
+    mount fs(options());
+    {
+      session calls(fs, group_kind::warp);
+      const std::int32_t fd = calls.open(path("made"), O_RDWR | O_CREAT);
+      ASSERT_EQ(calls.write(fd, std::string(100'000, 'x'), 0), 100'000);
+    }
+    const schedule_hook no_threads([](const char* point) {
+      if (std::strcmp(point, "thread.start") == 0)
+        throw std::system_error(EAGAIN, std::generic_category(), "pthread_create");
+    });
+    rlimit before{};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit low{50'000, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+    int failure = 0;
+    try {
+      fs.unmount();
+    } catch (const error& e) {
+      failure = e.code().value();
+    }
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_EQ(failure, EFBIG);
+  });
+}
+
+TEST(guest_signals_of_writes, are_discarded_unless_they_were_pending_before) {
+  in_child([] {
+    for (const int number : {SIGXFSZ, SIGPIPE}) {
+      {
+        const blocked_signals meanwhile;
+        (void)raise(number);
+        EXPECT_TRUE(is_pending(number));
+      }  // it would end the program
+      sigset_t one;
+      sigemptyset(&one);
+      sigaddset(&one, number);
+      ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &one, nullptr), 0);
+      {
+        const blocked_signals meanwhile;
+        (void)raise(number);
+      }
+      EXPECT_FALSE(is_pending(number));
+      (void)raise(number);
+      {
+        const blocked_signals meanwhile;
+        (void)raise(number);
+      }
+      EXPECT_TRUE(is_pending(number)) << "it is the program's";
+    }
+  });
+}
+
+TEST(guest_signals_of_writes, from_another_process_stay_pending) {
+  in_child([] {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGPIPE);
+    ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &one, nullptr), 0);
+    {
+      const blocked_signals meanwhile;
+      const pid_t self = getpid(), sender = fork();
+      if (sender == 0) _exit(::kill(self, SIGPIPE));
+      int status = 0;
+      ASSERT_EQ(waitpid(sender, &status, 0), sender);
+      ASSERT_EQ(status, 0);
+    }
+    EXPECT_TRUE(is_pending(SIGPIPE));
   });
 }
 
