@@ -123,8 +123,9 @@ struct progress {
 
 // Searches all files. The result has the failures of single files. Throws gpufs::error if the
 // search itself fails: ENOMEM, EMFILE (no sink is free), EIO (the device or the service failed),
-// EINVAL for more than 2^32 - 1 files. Waits until the search has ended. Several threads may search
-// at the same time.
+// EINVAL for more than 2^32 - 1 files, ENOSPC if the counts of one launch need more than a quarter
+// of the host's memory (8 bytes for each word of each part of a file, and more for long parts).
+// Waits until the search has ended. Several threads may search at the same time.
 result search(mount& m, const dictionary& d, const std::vector<file_item>& files,
               progress* p = nullptr);
 

@@ -1,5 +1,7 @@
 // The host's part of a search: divides the work, runs the kernels, and makes the result of their
 // messages.
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <optional>
@@ -21,6 +23,13 @@ constexpr std::uint32_t threads_per_block = 256;
 // Limits the memory for notes on overlapping words (matcher.cuh). Dictionaries with many such words
 // run with fewer blocks.
 constexpr std::uint64_t chains_bytes_max = std::uint64_t{256} << 20;
+
+// Limits the memory for the counts of one launch. The result needs as much again, and more.
+std::uint64_t counts_bytes_max() {
+  struct sysinfo info;
+  if (sysinfo(&info) != 0) throw error(errno, "grep: sysinfo");
+  return std::uint64_t{info.totalram} * info.mem_unit / 4;
+}
 
 class open_sink {
  public:
@@ -220,7 +229,7 @@ class searcher {
     std::vector<std::uint32_t> parts_left(files_.size(), 0);
     for (const std::uint32_t file : r.file_of_item) ++parts_left[file];
     r.collected.emplace(r.items.size(), what == counted::words ? dictionary_.words.size() : 0,
-                        [&](const section& s) {
+                        counts_bytes_max(), [&](const section& s) {
                           if (progress_ == nullptr || !reports_progress) return;
                           progress_->bytes_done += s.bytes;
                           if (--parts_left[r.file_of_item[s.item]] == 0) ++progress_->files_done;
@@ -258,7 +267,7 @@ class searcher {
   }
 
   void find_cuts(round& r) const {
-    r.collected.emplace(r.items.size(), 0, nullptr);
+    r.collected.emplace(r.items.size(), 0, 0, nullptr);  // the kernel sends no counts
     const std::uint32_t blocks = blocks_for(r);
     const device_work work(mount_, r, paths_, blocks, message_bytes_);
     const open_sink sink(mount_, *r.collected);
