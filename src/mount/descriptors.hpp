@@ -7,8 +7,8 @@ namespace gpufs {
 
 // A share of the host descriptors that the process may have, for one mount. Thread-safe.
 //
-// It is three eighths of what is free. What other mounts may open counts as taken, so a process with
-// a mount for each GPU has descriptors left. What they have already opened counts twice, which
+// It is three eighths of what is free. What other mounts may open counts as taken, so a process
+// with a mount for each GPU has descriptors left. What they have already opened counts twice, which
 // leaves the program more.
 class descriptor_grant {
  public:
