@@ -134,6 +134,9 @@ holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2
 holds sync.every_call_ends            - cycles sync.pml -DTURNS=2
 holds growth.one_cut                  growth safety growth.pml
 holds growth.two_cleanings            growth safety growth.pml -DCLEANINGS=2
+holds once.one_cleaner                once safety once.pml
+holds once.two_cleaners               once safety once.pml -DCLEANERS=2
+holds once.every_call_ends            - cycles once.pml
 holds withdraw.a_request              withdraw safety withdraw.pml
 holds withdraw.every_call_ends        - cycles withdraw.pml
 holds late.two_sessions               late safety late.pml -DCHANGES=1
@@ -212,6 +215,9 @@ done
 for mutant in SIZE_AFTER_MARKS LOOKS_FOR_NO_CUT MARKS_ONCE TRUSTS_A_CLEANER; do
     caught "growth.$mutant" safety growth.pml
 done
+for mutant in ASKS_BEFORE_IT_WRITES LOOKS_UP_BEFORE_IT_WRITES CLEAN_BEFORE_UPDATE TRUSTS_A_FETCH; do
+    caught "once.$mutant" safety once.pml
+done
 for mutant in LOOKS_BEFORE_IT_CLAIMS LOOKS_BEFORE_IT_WITHDRAWS LOOKS_BEFORE_IT_ANSWERS LOOKS_FOR_AN_ANSWER_FIRST \
     TAKES_A_LATE_ANSWER; do
     caught "withdraw.$mutant" safety withdraw.pml
@@ -247,7 +253,7 @@ if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
         grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
     done
-    for family in frames open_files channel withdraw late append sync growth dirty; do
+    for family in frames open_files channel withdraw late append sync growth once dirty; do
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
         # The statements that no check of the family reaches.

@@ -70,6 +70,9 @@ struct alignas(128) inode_state {
 
   // 1 once a group may have written at other places than the end of the file (file/size_use.cuh).
   atomic_word<std::uint32_t> other_writes;
+  // 1: a descriptor that may fetch pages of the file has been opened, that is, one without
+  // O_GWRONCE; 0: none. Then the cache holds only pages of O_GWRONCE of this version.
+  atomic_word<std::uint32_t> may_fetch;
 
   // The -errno of bytes that a last gclose gave up; 0: none. Kept until the host gets it: with the
   // close of a file that writes the version, or at the end of the mount.

@@ -77,13 +77,20 @@ class dirty_run {
     return {g_.from(frames_[k], rank), g_.from(what_[k], rank)};
   }
 
-  // Releases all pages: clean if `written`, otherwise with their dirty flags and `alone`.
+  // Lets the i-th page stay dirty although it is written.
+  GPUFS_HD void keep_dirty(std::uint32_t i) { kept_ |= std::uint64_t{1} << (begin_ + i); }
+  GPUFS_HD bool keeps_some_dirty() const { return kept_ != 0; }
+
+  // Releases all pages: if `written`, clean, or with their dirty flags after keep_dirty();
+  // otherwise with their dirty flags and `alone`.
   GPUFS_HD void end(bool written) {
-    for_own(begin_, begin_ + count_, [&](std::uint32_t, std::uint32_t k) {
-      end_page(fs_, frames_[k], node_, written ? 0 : what_[k] | page_dirt::alone);
+    for_own(begin_, begin_ + count_, [&](std::uint32_t n, std::uint32_t k) {
+      const std::uint32_t after_write = (kept_ >> n & 1) != 0 ? what_[k] : 0;
+      end_page(fs_, frames_[k], node_, written ? after_write : what_[k] | page_dirt::alone);
       return 0;
     });
     count_ = 0;
+    kept_ = 0;
     g_.sync();
   }
   // Releases all pages with their dirty flags unchanged.
@@ -216,6 +223,8 @@ class dirty_run {
   std::uint32_t begin_ = 0;
   std::uint32_t count_ = 0;
   std::uint32_t node_ = 0;
+  // A bit for each page of the stretch.
+  std::uint64_t kept_ = 0;
   bool masked_ = false;
   bool contended_ = false;
   // Page n of the stretch is in member n % size, at place n / size.

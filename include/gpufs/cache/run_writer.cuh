@@ -39,7 +39,8 @@ class run_writer {
     std::int32_t error;
   };
   // Writes the run and releases its pages. `took` is false, and nothing is written, when the run is
-  // empty or a truncation of the file is under way. Collective. Waits for the host.
+  // empty or a truncation of the file is under way. It is also false when some pages stay dirty
+  // because another group loads them (update_fetched()). Collective. Waits for the host.
   GPUFS_HD GPUFS_OUT_OF_LINE attempt write(dirty_run<Group>& r) {
     if (r.count() == 0) return {false, 0};
     const std::uint64_t bytes = std::uint64_t{r.count()} << fs_.layout.page_shift;
@@ -84,9 +85,11 @@ class run_writer {
       if (keeps_errors_) keep_error(r.node(), error);
     }
     g_.sync();
+    const bool took = error != 0 || !r.keeps_some_dirty();
+    if (!took) contended_ = true;
     r.end(error == 0);
     if (error != 0) GPUFS_SCHEDULE_POINT("write_back.failed");
-    return {true, error};
+    return {took, error};
   }
 
   GPUFS_HD void get_slot(bool wide, bool waits) {
@@ -115,8 +118,8 @@ class run_writer {
 
   // Writes bytes [done, done + bytes) of the run. Collective. Returns 0, -errno, or `no_answer`;
   // then the slot is abandoned.
-  GPUFS_HD std::int32_t write_piece(const dirty_run<Group>& r, std::uint32_t slot,
-                                    std::uint64_t done, std::uint64_t bytes) {
+  GPUFS_HD std::int32_t write_piece(dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
+                                    std::uint64_t bytes) {
     char* const staging = fs_.channel.write_staging(slot);
     auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
     std::uint64_t dirty_bits = 0;
@@ -144,7 +147,10 @@ class run_writer {
     std::int32_t result = 0;
     if (g_.is_leader()) result = post(r, slot, done, bytes);
     result = g_.broadcast(result);
-    if (result >= 0) return 0;
+    if (result >= 0) {
+      if ((r.version() & once_bit) != 0) update_fetched(r, staging, mask_there, done, bytes);
+      return 0;
+    }
     if (r.masked()) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
       fs_.client().abandon(slot);
@@ -170,25 +176,15 @@ class run_writer {
     if (g_.is_leader()) mapped = were_pages_mapped(mapped_before, pages_mapped(fs_)) ? 1 : 0;
     if (g_.broadcast(mapped) == 0) return;
     for_each_part(r, done, bytes, [&](const part& p) {
-      change_copy(fs_, g_, p.frame, [&](char* copy) {
-        for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
-          const std::uint64_t bits =
-              r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
-          for (std::uint64_t i = 0; i < 64; ++i) {
-            if ((bits >> i & 1) == 0) continue;
-            copy_into_page(this_thread(), copy + p.within + w * 64 + i, staging + p.at + w * 64 + i,
-                           1);
-          }
-        }
-      });
+      change_copy(fs_, g_, p.frame,
+                  [&](char* copy) { copy_sent(r, p, staging, mask_there, copy + p.within); });
     });
     if (!marks_again_) return;
     order_mapped_stores(fs_, g_);
     for_each_part(r, done, bytes, [&](const part& p) {
       bool any = false;
       for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
-        std::uint64_t bits =
-            r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
+        std::uint64_t bits = sent_bits(r, p, mask_there, w);
         if (bits == 0) continue;
         bits &= differing_bytes(fs_.page(p.frame) + p.within + w * 64, staging + p.at + w * 64);
         if (bits == 0) continue;
@@ -198,6 +194,49 @@ class run_writer {
       if (g_.all(!any)) return;
       g_.sync();
       if (g_.is_leader()) (void)page_dirt(fs_, p.frame).set(r.node(), page_dirt::partial);
+    });
+    g_.sync();
+  }
+
+  // Called after the host has written a piece of a run of O_GWRONCE. Other descriptors do not find
+  // the run's pages, but pages that were fetched from the file, perhaps before this write. So the
+  // sent bytes are copied into the fetched pages before the run's pages become clean. A sync or a
+  // close that finds no dirty page then knows that all descriptors see the bytes. Other groups may
+  // read or write other bytes of a fetched page meanwhile.
+  //
+  // * A page whose fetch begins after the lookup gets the bytes from the host.
+  // * A page that is being fetched may get older bytes. Its group may wait for a channel slot, so
+  //   this group, which holds a slot and pages, does not wait for it. The page of O_GWRONCE stays
+  //   dirty, and is written again.
+  GPUFS_HD GPUFS_OUT_OF_LINE void update_fetched(dirty_run<Group>& r, const char* staging,
+                                                 const std::uint64_t* mask_there,
+                                                 std::uint64_t done, std::uint64_t bytes) {
+    std::uint32_t fetched = 0;
+    // Acquire, after the host's answer: if a group has fetched older bytes, then this load sees
+    // that the file was opened for that.
+    if (g_.is_leader()) fetched = fs_.node(r.node()).may_fetch.load_acquire();
+    if (g_.broadcast(fetched) == 0) return;
+    const frame_table frames(fs_);
+    for_each_part(r, done, bytes, [&](const part& p) {
+      struct {
+        std::uint32_t frame, found, loading;
+      } there{0, 0, 0};
+      if (g_.is_leader()) {
+        const pinned_slot s =
+            frames.index().find_and_pin({r.version() & ~once_bit, r.first_page() + p.page});
+        there = {s.slot, s.found ? 1u : 0u, s.phase == slot_phase::loading ? 1u : 0u};
+      }
+      there = g_.broadcast(there);
+      if (there.found == 0) return;
+      GPUFS_SCHEDULE_POINT("once.update");
+      if (there.loading != 0) {
+        r.keep_dirty(p.page);
+        restore_bits(r, p, mask_there);
+      } else {
+        copy_sent(r, p, staging, mask_there, fs_.page(there.frame) + p.within);
+      }
+      g_.sync();
+      if (g_.is_leader()) frames.unpin(there.frame);
     });
     g_.sync();
   }
@@ -226,33 +265,54 @@ class run_writer {
   // Sets the bits again that were taken and not written.
   GPUFS_HD void restore_mask(const dirty_run<Group>& r, const std::uint64_t* mask_there,
                              std::uint64_t done, std::uint64_t bytes) {
-    for_each_part(r, done, bytes, [&](const part& p) {
-      // For a whole page the flag says that all bytes are dirty. Leftover bits would be written
-      // again with the page's next dirty byte.
-      const bool whole = (p.what & page_dirt::whole) != 0;
-      for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
-        const std::uint64_t bits = mask_there[p.at / 64 + w];
-        if (bits != 0 && !whole) (void)fs_.mask(p.frame)[p.within / 64 + w].fetch_or_acq_rel(bits);
-      }
-    });
+    for_each_part(r, done, bytes, [&](const part& p) { restore_bits(r, p, mask_there); });
     g_.sync();
   }
 
   // The part of bytes [done, done + bytes) of a run that lies in one page: `bytes` bytes, at
-  // `within` in the page and at `at` in the piece.
+  // `within` in page `page` of the run and at `at` in the piece.
   struct part {
     std::uint32_t frame;
     std::uint32_t what;
+    std::uint32_t page;
     std::uint64_t at, within, bytes;
   };
+  // Which bytes are sent of word `w` of a part.
+  GPUFS_HD std::uint64_t sent_bits(const dirty_run<Group>& r, const part& p,
+                                   const std::uint64_t* mask_there, std::uint64_t w) const {
+    return r.masked() ? mask_there[p.at / 64 + w] : page_dirt::bits(w, 0, p.bytes);
+  }
+  // Copies what is sent of a part to `to`, the part's place in another page.
+  GPUFS_HD void copy_sent(const dirty_run<Group>& r, const part& p, const char* staging,
+                          const std::uint64_t* mask_there, char* to) const {
+    for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
+      const std::uint64_t bits = sent_bits(r, p, mask_there, w);
+      const std::uint64_t step = bits == ~std::uint64_t{0} ? 64 : 1;
+      for (std::uint64_t i = 0; i < 64; i += step) {
+        if ((bits >> i & 1) == 0) continue;
+        copy_into_page(this_thread(), to + w * 64 + i, staging + p.at + w * 64 + i, step);
+      }
+    }
+  }
+  GPUFS_HD void restore_bits(const dirty_run<Group>& r, const part& p,
+                             const std::uint64_t* mask_there) {
+    // For a whole page the flag says that all bytes are dirty. Leftover bits would be written
+    // again with the page's next dirty byte.
+    if (!r.masked() || (p.what & page_dirt::whole) != 0) return;
+    for (std::uint64_t w = g_.rank(); w < mask_words(p.bytes); w += g_.size()) {
+      const std::uint64_t bits = mask_there[p.at / 64 + w];
+      if (bits != 0) (void)fs_.mask(p.frame)[p.within / 64 + w].fetch_or_acq_rel(bits);
+    }
+  }
   template <class Act>
   GPUFS_HD void for_each_part(const dirty_run<Group>& r, std::uint64_t done, std::uint64_t bytes,
                               const Act& act) {
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
     for (std::uint64_t at = 0; at < bytes;) {
       const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;
-      const auto page = r.at(static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift));
-      act(part{page.frame, page.what, at, (done + at) & (page_bytes - 1), n});
+      const auto i = static_cast<std::uint32_t>((done + at) >> fs_.layout.page_shift);
+      const auto page = r.at(i);
+      act(part{page.frame, page.what, i, at, (done + at) & (page_bytes - 1), n});
       at += n;
     }
   }

@@ -347,9 +347,19 @@ class write_back : run_writer<Group> {
       wait_for_cleaner(frame_number);
       a = write_around(frame_number, key);
       if (a.took || !needs_writing(frame_number, key)) return a.error;
-      // Another group was first, or a truncation is under way, which ends.
+      // Another group was first, or a truncation or a load of the page is under way. Each ends.
+      if ((key.high & once_bit) != 0) wait_for_fetch(key);
       if (n != 0) platform::pause(n);
     }
+  }
+  // Waits until no group is fetching the page of which the caller has the page of O_GWRONCE.
+  // Collective. The caller must not hold a page that it is cleaning.
+  GPUFS_HD void wait_for_fetch(const slot_key& key) const {
+    if (g_.is_leader()) {
+      const lookup_result r = index().lookup({key.high & ~once_bit, key.low});
+      if (r.what == lookup_result::kind::resident) frame_table(fs_).unpin(r.slot);
+    }
+    g_.sync();
   }
   // Writes the page and its dirty neighbours, if it is dirty and no other group is cleaning it.
   // Collective.

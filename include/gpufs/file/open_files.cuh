@@ -19,8 +19,9 @@
 namespace gpufs {
 
 // A flag of gopen, together with O_WRONLY: while the file is open, each byte is written at most
-// once and none is read. So no page is ever loaded. (GPUfs, ACM TOCS 32(1), section 3.2.) open(2)
-// does not use this bit.
+// once and none is read. So no page is ever loaded. (GPUfs, ACM TOCS 32(1), section 3.2.) Other
+// descriptors of the file see the bytes when they are in the file: after gfsync or the last gclose,
+// or earlier. open(2) does not use this bit.
 inline constexpr std::int32_t O_GWRONCE = 1 << 28;
 
 }  // namespace gpufs

@@ -210,7 +210,12 @@ class opener {
                          slot,
                          node,
                          access};
-    if (node != no_node) make_node(view, reply.emptied_by.load_relaxed());
+    if (node != no_node) {
+      make_node(view, reply.emptied_by.load_relaxed());
+      // Release: pairs with the acquire in run_writer::update_fetched(). Before the record is
+      // published, so before any page is fetched through it.
+      if ((access & access_once) == 0) fs_.node(node).may_fetch.store_release(1);
+    }
     records_.describe(slot, view.version,
                       node != no_node ? file_facts::size_in_node | node : view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
@@ -264,6 +269,7 @@ class opener {
         node.other_writes.store_relaxed(0);
         node.version.store_release(view.version);
         return;
+        node.may_fetch.store_relaxed(0);
       }
     }
   }
