@@ -126,5 +126,35 @@ TEST_P(told_once, by_the_last_close_for_which_an_open_waits) {
   expect_same_bytes(files->content("a"), std::string(content).replace(20, 4, "more"), "a");
 }
 
+// A group opens the file with O_TRUNC while another group's bytes are dirty, and the truncation
+// fails. The other group closes meanwhile; so the close of the failed open is the last one.
+TEST_P(told_once, by_the_open_that_fails_to_empty_a_file_and_gives_its_bytes_up) {
+  for (const int write_error : {ENOSPC, 0}) {
+    const std::string content = create("a", 100);
+    const std::int32_t fd = open("a", O_WRONLY);
+    session other(fs(), GetParam().kind);
+    ASSERT_EQ(calls().write(fd, "bytes", 0), 5);
+    if (write_error != 0) fail(operation::write, write_error);
+    std::atomic<bool> empties{false}, go_on{false};
+    fault cut;
+    cut.on = operation::truncate;
+    cut.error_number = EROFS;
+    cut.before = [&] {
+      empties = true;
+      wait_until([&] { return go_on.load(); });
+    };
+    io->add(cut);
+    std::int32_t opened = 0;
+    std::thread opens([&] { opened = other.open(files->path("a"), O_WRONLY | O_TRUNC); });
+    wait_until([&] { return empties.load(); });
+    EXPECT_EQ(calls().close(fd), 0) << "another may write the file";
+    go_on = true;
+    opens.join();
+    io->clear();
+    EXPECT_EQ(opened, write_error != 0 ? -write_error : -EROFS);
+    expect_content("a", write_error != 0 ? content : "bytes" + content.substr(5));
+  }
+}
+
 }  // namespace
 }  // namespace gpufs::testing

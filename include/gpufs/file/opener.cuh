@@ -35,7 +35,7 @@ class opener {
 
   // `empty(file)` is called collectively if the file must be emptied. If the host has just opened
   // the file, this happens before other groups can find it. It returns 0, or -errno; then the file
-  // is closed again.
+  // is closed again, and the call returns this error, or that of the close if it has one.
   template <class Empty>
   GPUFS_HD std::int32_t open(const char* path, std::int32_t flags, std::uint32_t mode,
                              const Empty& empty) {
@@ -47,8 +47,11 @@ class opener {
     if (s.turn < 0) {
       if (s.result < 0 || !empties) return s.result;
       const std::int32_t error = empty_once(look_up(fs_, s.result).view, empty);
-      if (error != 0) (void)close_descriptor(fs_, g_, s.result);
-      return error != 0 ? error : s.result;
+      if (error == 0) return s.result;
+      // This close may be the last one, and give up bytes of groups that have closed the file
+      // meanwhile. No other call returns that error, so it takes precedence.
+      const std::int32_t closed = close_descriptor(fs_, g_, s.result);
+      return closed != 0 ? closed : error;
     }
     // The host has opened the file. The staging memory may hold its first bytes.
     const auto turn = static_cast<std::uint32_t>(s.turn);
@@ -265,11 +268,11 @@ class opener {
         node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
         node.writers.store_relaxed(0);
+        node.may_fetch.store_relaxed(0);
         node.emptied_by.store_relaxed(emptied_by);
         node.other_writes.store_relaxed(0);
         node.version.store_release(view.version);
         return;
-        node.may_fetch.store_relaxed(0);
       }
     }
   }
