@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/blocked_signals.hpp"
@@ -45,6 +47,26 @@ inode_state node_of(device& gpu, const mount_ref& fs, const host_file& file) {
   return snapshot<inode_state>(gpu, fs, fs.layout.nodes + sizeof(inode_state) * file.node(), 1)[0];
 }
 
+// A file of which a last gclose gave bytes up, and whose close found no channel slot
+// (open_file::unclosed).
+struct unreported_loss {
+  std::shared_ptr<host_file> file;
+  int status;  // -errno
+};
+std::vector<unreported_loss> unreported_losses(device& gpu, const mount_ref& fs,
+                                               const file_table& files) {
+  std::vector<unreported_loss> all;
+  if (snapshot<name_state>(gpu, fs, fs.layout.names, 1)[0].unclosed_losses.value == 0) return all;
+  for (const open_file& record :
+       snapshot<open_file>(gpu, fs, fs.layout.files, fs.layout.file_count)) {
+    const int status = -std::abs(std::clamp(record.unclosed_given_up.value, -4095, 4095));
+    if (record.unclosed.value == 0 || status == 0) continue;
+    std::shared_ptr<host_file> file = files.find(record.unclosed.value);
+    if (file != nullptr && file->writes()) all.push_back({std::move(file), status});
+  }
+  return all;
+}
+
 // Shared by the flushing thread and the thread that waits for it.
 struct flush_state {
   std::atomic<std::uint64_t> steps{0};  // incremented when a call returns
@@ -66,6 +88,8 @@ class flusher {
 
   void run() {
     try {
+      for (const auto& [file, status] : unreported_losses(gpu_, fs_, files_))
+        report(*file, status, file_operation::write_back);
       write_dirty_pages();
     } catch (const error& e) {
       fail_all(-e.code().value());
@@ -292,12 +316,22 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
 
 void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int status) {
   if (!fs.writes()) return;
+  std::vector<unreported_loss> losses;
+  try {
+    losses = unreported_losses(gpu, fs, files);
+  } catch (const error&) {
+    // The device no longer answers: see below.
+  }
   for (const auto& [number, version] : versions_of(files)) {
     const host_file& file = *version.files.back();
     bool is_dirty = true;  // unless the device shows that it is not
     try {
       const inode_state node = node_of(gpu, fs, file);
-      is_dirty = node.version.value != number || node.dirty.value != 0 || node.given_up.value != 0;
+      is_dirty = node.version.value != number || node.dirty.value != 0 ||
+                 node.given_up.value != 0 ||
+                 std::ranges::any_of(losses, [&](const unreported_loss& loss) {
+                   return loss.file->version().number == number;
+                 });
     } catch (const error&) {
       // The device no longer answers.
     }

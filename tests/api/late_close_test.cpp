@@ -131,6 +131,88 @@ TEST_F(late_close, for_which_there_was_no_slot_of_the_channel_is_made_before_the
   EXPECT_EQ(memory_->content("file"), "old\ngpu 1\ncpu\ngpu 2\n");
 }
 
+// The same, for a close that reports the loss of bytes.
+class late_close_with_a_loss : public late_close {
+ protected:
+  void SetUp() override {
+    options_.channel_slots = workers + 2;
+    options_.unmount_timeout = std::chrono::milliseconds(500);
+    memory_->write("other", "other\n");
+    const std::int32_t fd = calls().open("file", O_RDWR | O_APPEND);
+    ASSERT_EQ(calls().write(fd, "lost\n", 0), 5);
+    keep_workers_busy();
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(calls().unlink("dead"), -EIO);  // takes the other slots
+    EXPECT_EQ(calls().close(fd), -EIO);
+    answer();
+  }
+  // Another group posts the close, and gets no answer.
+  void post_the_close() {
+    server_answers_ = false;
+    keep_workers_busy();
+    EXPECT_EQ(calls().open("other"), -EIO);
+    EXPECT_TRUE(fs().file_errors().errors.empty());
+  }
+  void expect_one_loss(bool at_unmount) {
+    const file_error_list list = fs().file_errors();
+    ASSERT_EQ(list.errors.size(), 1u);
+    EXPECT_EQ(list.errors[0].path, "file");
+    EXPECT_EQ(list.errors[0].error_number, EIO);
+    EXPECT_EQ(list.errors[0].what, file_operation::write_back);
+    EXPECT_EQ(list.errors[0].given_up, !at_unmount);
+    EXPECT_EQ(list.errors[0].at_unmount, at_unmount);
+    EXPECT_EQ(list.errors[0].count, 1u);
+    EXPECT_EQ(list.dropped, 0u);
+  }
+  void expect_unmount_to_throw() {
+    session_.reset();
+    try {
+      fs().unmount();
+      ADD_FAILURE() << "bytes are lost";
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), EIO);
+      EXPECT_EQ(e.path(), "file");
+    }
+  }
+};
+
+TEST_F(late_close_with_a_loss, reports_it_when_another_group_makes_the_close) {
+  session other(fs(), group_kind::thread);
+  // Both make it, and neither opens that file.
+  std::thread opens([&] { EXPECT_GE(other.open("other"), 0); });
+  EXPECT_GE(calls().open("other", O_RDWR), 0);
+  opens.join();
+  expect_one_loss(false);
+  expect_at_next_open("old\n");
+  EXPECT_EQ(calls().close(open_and_append("gpu\n")), 0);
+  expect_one_loss(false);
+  expect_unmount_to_throw();
+  expect_one_loss(false);
+}
+
+TEST_F(late_close_with_a_loss, reports_it_once_when_the_close_is_answered_late) {
+  post_the_close();
+  answer();
+  EXPECT_TRUE(eventually([&] { return !fs().file_errors().errors.empty(); }));
+  expect_one_loss(false);
+  expect_at_next_open("old\n");
+  expect_unmount_to_throw();
+  expect_one_loss(false);
+}
+
+TEST_F(late_close_with_a_loss, reports_it_when_the_close_is_never_answered) {
+  post_the_close();
+  session_.reset();
+  EXPECT_THROW(fs().unmount(), error);
+  expect_one_loss(true);
+  answer();
+}
+
+TEST_F(late_close_with_a_loss, reports_it_when_the_unmount_makes_the_close) {
+  expect_unmount_to_throw();
+  expect_one_loss(true);
+  EXPECT_EQ(memory_->content("file"), "old\n");
+}
+
 // The host opens the file for a caller that has given up.
 TEST_F(late_close, of_an_open_that_came_late_leaves_nothing_behind) {
   hang(operation::open, "file");

@@ -75,7 +75,8 @@ struct alignas(128) inode_state {
   atomic_word<std::uint32_t> may_fetch;
 
   // The -errno of bytes that a last gclose gave up; 0: none. Kept until the host gets it: with the
-  // close of a file that writes the version, or at the end of the mount.
+  // close of a file that writes the version, or at the end of the mount. If the close must wait for
+  // a channel slot, open_file::unclosed_given_up keeps it.
   atomic_word<std::int32_t> given_up;
 
   // In `version` while the inode state is being initialized.
@@ -93,8 +94,10 @@ struct alignas(128) name_state {
   // half).
   atomic_word<std::uint64_t> mapped;
   static constexpr std::uint64_t one_mapping = (std::uint64_t{1} << 32) + 1;
-  // Number of handles in open_file::unclosed.
+  // Number of handles in open_file::unclosed of which no close is posted.
   atomic_word<std::uint32_t> unclosed;
+  // How many errors were stored in open_file::unclosed_given_up so far.
+  atomic_word<std::uint32_t> unclosed_losses;
 };
 
 // An open file on the device consists of this record, which opens and closes change, and of copies
@@ -116,6 +119,12 @@ struct alignas(128) open_file {
   // none. It does not belong to this record: any record with a free place keeps it.
   // name_state::unclosed counts them.
   atomic_word<std::uint64_t> unclosed;
+  // In `unclosed` while a thread stores what belongs to the handle. No handle has this value: the
+  // low bits of a handle, its place, are never all 0.
+  static constexpr std::uint64_t being_kept = std::uint64_t{1} << 63;
+  // What its close reports to the host (inode_state::given_up): -errno, or 0. An errno above 0: the
+  // close is posted, but was not answered in time. The handle stays here, for the end of the mount.
+  atomic_word<std::int32_t> unclosed_given_up;
 
   struct held {
     std::uint32_t generation;

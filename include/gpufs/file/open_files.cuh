@@ -62,7 +62,7 @@ class record_table {
     if (node != no_node && client.is_dead()) return -EIO;
     const std::int32_t turn = client.acquire();
     if (turn < 0) {
-      keep_unclosed(slot, handle);
+      keep_unclosed(slot, handle, take_given_up(node, writes));
       return turn;
     }
     const auto channel_slot = static_cast<std::uint32_t>(turn);
@@ -71,14 +71,11 @@ class record_table {
       client.abandon(channel_slot);  // no thread waits for the answer
       return 0;
     }
-    atomic_word<std::int32_t>& given_up = fs_->node(node).given_up;
-    // Acquire: pairs with the release in gives_up().
-    const std::int32_t lost = writes ? given_up.exchange_acq_rel(0) : 0;
-    const auto error = static_cast<std::uint64_t>(-static_cast<std::int64_t>(lost));
-    const channel_client::answer answer =
-        client.ask(channel_slot, {request_code::close_written, handle, 0, error});
+    const std::int32_t lost = take_given_up(node, writes);
+    const channel_client::answer answer = client.ask(channel_slot, close_of_written(handle, lost));
     std::int32_t none = 0;
-    if (answer.abandoned && lost != 0) (void)given_up.compare_exchange_acq_rel(none, lost);
+    if (answer.abandoned && lost != 0)
+      (void)fs_->node(node).given_up.compare_exchange_acq_rel(none, lost);
     return answer.result;
   }
   // Has the host close the files that could not be closed before (keep_unclosed()). Called before
@@ -166,34 +163,64 @@ class record_table {
                          writes);
   }
 
-  // Remembers a file that the host must still close: in this record, or in the next one that
-  // remembers none. In a read-only mount the file stays open at the host until the mount ends,
-  // which does no harm.
-  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle) const {
+  // The -errno of given-up bytes that the close of this file reports to the host, or 0. The caller
+  // is responsible for it from now on.
+  GPUFS_HD std::int32_t take_given_up(std::uint32_t node, bool writes) const {
+    // Acquire: pairs with the release in gives_up().
+    return writes && node != no_node ? fs_->node(node).given_up.exchange_acq_rel(0) : 0;
+  }
+  // `lost`: -errno of bytes that were given up, or 0.
+  GPUFS_HD static request close_of_written(std::uint64_t handle, std::int32_t lost) {
+    return {request_code::close_written, handle, 0,
+            static_cast<std::uint64_t>(-static_cast<std::int64_t>(lost))};
+  }
+
+  // Remembers a file that the host must still close, and what its close reports: in this record, or
+  // in the next one that remembers none. In a read-only mount the file stays open at the host until
+  // the mount ends, which does no harm.
+  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t lost) const {
     if (!fs_->writes()) return;
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
       std::uint64_t none = 0;
-      atomic_word<std::uint64_t>& place = at((slot + i) % fs_->layout.file_count).unclosed;
-      if (place.load_relaxed() != 0 || !place.compare_exchange_acq_rel(none, handle)) continue;
-      (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(1);
+      open_file& place = at((slot + i) % fs_->layout.file_count);
+      if (place.unclosed.load_relaxed() != 0 ||
+          !place.unclosed.compare_exchange_acq_rel(none, open_file::being_kept))
+        continue;
+      // Release, twice: a thread in close_unclosed() that reads this error sees that the handle
+      // before it has gone; and a thread that reads this handle sees its error.
+      place.unclosed_given_up.store_release(lost);
+      place.unclosed.store_release(handle);
+      name_state& names = *fs_->at<name_state>(fs_->layout.names);
+      if (lost != 0) names.unclosed_losses.add_relaxed(1);
+      (void)names.unclosed.fetch_add_release(1);
       return;
     }
   }
   // Groups that open at the same time ask for the same closes, so that each close is answered
   // before each group's own open. That is safe: a handle is never reused, and a second close of it
-  // finds nothing.
+  // finds nothing. So the host gets the error of given-up bytes once.
   [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unclosed(
       std::uint32_t channel_slot) const {
     channel_client client = fs_->client();
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
       atomic_word<std::uint64_t>& place = at(i).unclosed;
-      std::uint64_t handle = place.load_relaxed();
-      if (handle == 0) continue;
-      client.post(channel_slot, {request_code::close_written, handle, 0, 0});
+      // Acquires: see keep_unclosed(). The error belongs to the handle if the handle is still there
+      // afterwards; otherwise another group has had the file closed.
+      std::uint64_t handle = place.load_acquire();
+      if (handle == 0 || handle == open_file::being_kept) continue;
+      const std::int32_t lost = at(i).unclosed_given_up.load_acquire();
+      if (lost > 0 || place.load_relaxed() != handle) continue;
+      client.post(channel_slot, close_of_written(handle, lost));
       const channel_client::answer answer = client.wait(channel_slot);
-      // Also without an answer: the request is posted, so the host closes the file.
-      if (place.compare_exchange_acq_rel(handle, 0))
-        (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);
+      // Also without an answer: the request is posted, so the host closes the file. But the service
+      // may end before that, and then the end of the mount must find the error.
+      const bool stays = answer.abandoned && lost != 0;
+      const bool mine = place.compare_exchange_acq_rel(handle, stays ? open_file::being_kept : 0);
+      if (mine && stays) {
+        at(i).unclosed_given_up.store_release(-lost);
+        place.store_release(handle);
+      }
+      if (mine) (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);
       if (answer.abandoned) return answer.result;
     }
     return 0;
