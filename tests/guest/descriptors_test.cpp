@@ -361,7 +361,7 @@ TEST_P(guest_descriptors, are_left_to_the_program_beside_two_mounts) {
     // What they might have opened is free again.
     mount third(options());
     use_all(third);
-    EXPECT_LE(free_now(), 70u);
+    EXPECT_LE(free_now(), 90u) << "more than the eight that each mount may have";
   });
 }
 
@@ -373,10 +373,10 @@ TEST_P(guest_descriptors, are_shared_by_eight_mounts) {
       (void)folder_.write("many-" + std::to_string(i), std::string(50'000, 'm'));
     leave_free(800);
     std::vector<std::unique_ptr<mount>> all;
+    for (int m = 0; m < 8; ++m) all.push_back(std::make_unique<mount>(options()));
     std::size_t before = free_now();
     for (int m = 0; m < 8; ++m) {
-      all.push_back(std::make_unique<mount>(options()));
-      session calls(*all.back(), group_kind::warp);
+      session calls(*all[static_cast<std::size_t>(m)], group_kind::warp);
       for (int i = 0; i < files; ++i) {
         const std::int32_t fd = calls.open(path("many-" + std::to_string(i)));
         ASSERT_GE(fd, 0) << i;
@@ -384,8 +384,8 @@ TEST_P(guest_descriptors, are_shared_by_eight_mounts) {
       }
       expect_some_for_the_program(files);
       const std::size_t now = free_now();
-      // The last ones have fewer, but enough to keep some files open.
-      EXPECT_GE(before - now, 8u) << "mount " << m;
+      // The first ones keep all of them open. The last ones open them again and again.
+      if (m < 3) EXPECT_GE(before - now, 50u) << "mount " << m;
       before = now;
     }
   });
