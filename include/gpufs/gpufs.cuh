@@ -26,7 +26,7 @@ namespace gpufs {
 
 // Opens a file.
 //   path   zero-terminated, shorter than PATH_MAX (4096 bytes); a relative path starts at the
-//     working directory of the process
+//     mount's root, or at the working directory of the process
 //   flags  O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW,
 //     O_CLOEXEC (ignored); O_GWRONCE
 //   mode   permission bits of a file that O_CREAT creates, less the umask of the process

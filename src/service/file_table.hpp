@@ -24,11 +24,12 @@
 // files in the mount's device memory, and may use these files anyway.
 //
 // A handle is not a host descriptor. The table keeps at most `descriptors_max` backend files open,
-// and reopens a file when it is needed again. So a mount may have 65,536 files open where the
+// and reopens a file when it is needed again. So a mount may have 131,072 files open where the
 // process may have 1,024 descriptors.
 //
 // Versions. A version number names one state of one file, and is never used again. At each open,
-// the table compares device, inode, size, mtime and ctime with the last version of the file. Any
+// the table compares device, inode, size, mode, and the times of creation, modification and change
+// with the last version of the file. Any
 // difference makes a new version, so cached pages of the old version are misses. Times are only as
 // fine as the file system's clock: a file that changed less than `racy_ns` before its open could
 // change again without a new time. So such a version is `racy`, and the file's next open makes a

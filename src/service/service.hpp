@@ -23,9 +23,10 @@
 //
 // Openers are a separate pool because of descriptors. All threads of a process open and close files
 // under one kernel lock, unless a thread has its own descriptor table. An opener can have one
-// (backend::enter_opener), because it uses no other descriptors. Workers call the driver and user
-// functions, which expect the process's descriptors. With so few threads that the lock does not
-// matter, there are no openers, and workers open and close files too (service_options).
+// (backend::enter_opener), because it uses no other descriptors. Workers open files for writing,
+// and a program's own backend may expect the process's descriptors in them. With so few threads
+// that the lock does not matter, there are no openers, and workers open and close files too
+// (service_options).
 //
 // Copiers are a separate pool because a driver call may return only when a kernel ends, and that
 // kernel may wait for a worker. There must be at least two copiers: while one is in the driver,

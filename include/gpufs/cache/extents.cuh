@@ -1,6 +1,6 @@
 // The extent table: where in registered host memory a part of a file lies. Device code fills it
-// from the service's answers, so the host never writes to the arena. Each major fault reads it
-// without locks.
+// from the service's answers. The host clears it, while no kernel runs (mount::drop_extents()).
+// Each major fault reads it without locks.
 #pragma once
 
 #include "gpufs/cache/arena.cuh"

@@ -93,7 +93,8 @@ enum class request_code : std::uint32_t {
   // filled.
   bulk = 5,
   // Writing:
-  // As open. handle: open_bits; offset: mode of a file that is created.
+  // An open that may change something: for writing, or with O_CREAT. As open. handle: open_bits;
+  // offset: mode of a file that is created.
   open_write = 6,
   // handle: node_name() of a file that is open for writing; offset; length (with masked_flag) <=
   // write bytes. The host writes all of write_staging to the file.
@@ -113,7 +114,8 @@ enum class request_code : std::uint32_t {
   report_close = 13,
   // As close, for a file with an inode state. Workers serve it, so it does not wait for opens that
   // hang. Until it is done, an open gets the version that was written here, and does not check
-  // whether the file changed.
+  // whether the file changed. offset: errno of bytes that were given up, or 0. Also the close of an
+  // open that was withdrawn.
   close_written = 14
 };
 
@@ -319,7 +321,7 @@ inline constexpr std::uint32_t fresh_flag = 1u << 30;
 // In the result of a read: the reply has extent data too. Without the flag the device need not read
 // them, which saves most reads a trip over the bus.
 inline constexpr std::int32_t hint_flag = 1 << 30;
-// In the result of a bulk request: a worker read the bytes. Without the flag they came from
+// In the result of a bulk request: a copier read the bytes. Without the flag they came from
 // registered pages.
 inline constexpr std::int32_t staged_flag = 1 << 29;
 inline constexpr std::int32_t bulk_bytes_mask = staged_flag - 1;

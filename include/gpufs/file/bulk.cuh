@@ -1,6 +1,6 @@
 // The bulk path: loads a run of absent pages with one copy. The run gets consecutive frames, and
 // the host has the copy engine fill them: from the file's own pages if they are registered,
-// otherwise from a buffer into which a worker of the service reads them. (design.md, "The GPU pulls
+// otherwise from a buffer into which a copier of the service reads them. (design.md, "The GPU pulls
 // pages"; GPUfs, ACM TOCS 32(1), section 5, copies single pages this way.)
 //
 // A group that misses a page, or finds it loading, may first load a run, and then continues with
