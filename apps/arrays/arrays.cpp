@@ -239,7 +239,7 @@ void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bo
   if (bytes == 0) return;
   const std::uint64_t page_bytes = mount_.options().page_bytes;
   const std::uint64_t piece_bytes = appends ? bytes : std::max<std::uint64_t>(page_bytes, 65536);
-  launch_walk(write_pieces(from, fd_, offset, bytes, piece_bytes, failed),
+  launch_walk(write_pieces(from, fd_, offset, bytes, piece_bytes, appends, failed),
               ceiling(bytes, piece_bytes), 1, stream, own);
 }
 

@@ -208,16 +208,19 @@ struct read_small_runs : walk_shape {
   }
 };
 
-// Writes pieces, one for each block.
+// Writes pieces, one for each block. An append is one piece, and one call: the warps of the block
+// write shares of it, so if the call writes fewer bytes, later ones may be in the file already, and
+// another call would append them again.
 struct write_pieces : walk_shape {
   const char* from;
   std::int32_t fd;
   std::uint64_t offset, bytes, piece_bytes;
+  bool appends;
   failure failed;
 
   GPUFS_HD write_pieces(const char* f, std::int32_t d, std::uint64_t o, std::uint64_t n,
-                        std::uint64_t piece, failure w)
-      : from(f), fd(d), offset(o), bytes(n), piece_bytes(piece), failed(w) {}
+                        std::uint64_t piece, bool a, failure w)
+      : from(f), fd(d), offset(o), bytes(n), piece_bytes(piece), appends(a), failed(w) {}
   GPUFS_HD void operator()(const mount_ref& fs) const {
     const block_group g;
     const std::uint64_t step = g.grid_size() * piece_bytes;
@@ -225,8 +228,10 @@ struct write_pieces : walk_shape {
       const std::uint64_t n = bytes - begin < piece_bytes ? bytes - begin : piece_bytes;
       const auto at = static_cast<std::int64_t>(offset + begin);
       do_all(g, failed, n, at, [&](std::uint64_t done) {
-        return gwrite(g, fs, fd, from + begin + done, n - done,
-                      at + static_cast<std::int64_t>(done));
+        const std::int64_t written =
+            gwrite(g, fs, fd, from + begin + done, n - done, at + static_cast<std::int64_t>(done));
+        const bool is_short = written >= 0 && static_cast<std::uint64_t>(written) < n - done;
+        return appends && is_short ? std::int64_t{-EIO} : written;
       });
     }
   }
