@@ -190,7 +190,16 @@ TEST_P(guest_locks, survive_where_the_program_has_closed_its_streams_which_stay_
 
 // ---- descriptors 0 to 2
 
-class guest_descriptors : public guest {};
+class guest_descriptors : public guest {
+ protected:
+  // Files of which a read past their first bytes needs a host descriptor.
+  void make_files(int count) const {
+    for (int i = 0; i < count; ++i)
+      (void)folder_.write("many-" + std::to_string(i), std::string(50'000, 'm'));
+  }
+  // Opens and reads all of them, and looks whether descriptors are left to the program meanwhile.
+  void read_files(mount& fs, int count) const;
+};
 INSTANTIATE_TEST_SUITE_P(in, guest_descriptors, ::testing::ValuesIn(guest_settings()),
                          ::testing::PrintToStringParamName());
 
@@ -338,29 +347,29 @@ std::size_t free_now() {
   return own.size();
 }
 
+void guest_descriptors::read_files(mount& fs, int count) const {
+  session calls(fs, group_kind::warp);
+  for (int i = 0; i < count; ++i) {
+    const std::int32_t fd = calls.open(path("many-" + std::to_string(i)));
+    ASSERT_GE(fd, 0) << i;
+    EXPECT_EQ(calls.read(fd, 40'000, 5000).bytes, std::string(5000, 'm'));
+    expect_some_for_the_program(i);
+  }
+}
+
 TEST_P(guest_descriptors, are_left_to_the_program_beside_two_mounts) {
   in_child([this] {
     constexpr int files = 100;
-    for (int i = 0; i < files; ++i)
-      (void)folder_.write("many-" + std::to_string(i), std::string(50'000, 'm'));
+    make_files(files);
     leave_free(100);
-    const auto use_all = [&](mount& fs) {
-      session calls(fs, group_kind::warp);
-      for (int i = 0; i < files; ++i) {
-        const std::int32_t fd = calls.open(path("many-" + std::to_string(i)));
-        ASSERT_GE(fd, 0) << i;
-        EXPECT_EQ(calls.read(fd, 40'000, 5000).bytes, std::string(5000, 'm'));
-        expect_some_for_the_program(i);
-      }
-    };
     mount first(options()), second(options());
-    use_all(first);
-    use_all(second);
+    read_files(first, files);
+    read_files(second, files);
     first.unmount();
     second.unmount();
     // What they might have opened is free again.
     mount third(options());
-    use_all(third);
+    read_files(third, files);
     EXPECT_LE(free_now(), 90u) << "more than the eight that each mount may have";
   });
 }
@@ -369,20 +378,13 @@ TEST_P(guest_descriptors, are_left_to_the_program_beside_two_mounts) {
 TEST_P(guest_descriptors, are_shared_by_eight_mounts) {
   in_child([this] {
     constexpr int files = 60;
-    for (int i = 0; i < files; ++i)
-      (void)folder_.write("many-" + std::to_string(i), std::string(50'000, 'm'));
+    make_files(files);
     leave_free(800);
     std::vector<std::unique_ptr<mount>> all;
     for (int m = 0; m < 8; ++m) all.push_back(std::make_unique<mount>(options()));
     std::size_t before = free_now();
     for (int m = 0; m < 8; ++m) {
-      session calls(*all[static_cast<std::size_t>(m)], group_kind::warp);
-      for (int i = 0; i < files; ++i) {
-        const std::int32_t fd = calls.open(path("many-" + std::to_string(i)));
-        ASSERT_GE(fd, 0) << i;
-        EXPECT_EQ(calls.read(fd, 40'000, 5000).bytes, std::string(5000, 'm'));
-      }
-      expect_some_for_the_program(files);
+      read_files(*all[static_cast<std::size_t>(m)], files);
       const std::size_t now = free_now();
       // The first ones keep all of them open. The last ones open them again and again.
       if (m < 3) EXPECT_GE(before - now, 50u) << "mount " << m;
@@ -394,7 +396,7 @@ TEST_P(guest_descriptors, are_shared_by_eight_mounts) {
 // It never gives its share back, but what it has open is all that it keeps.
 TEST_P(guest_descriptors, that_a_mount_leaves_behind_are_few) {
   in_child([this] {
-    (void)folder_.write("a", std::string(50'000, 'm'));
+    make_files(40);
     leave_free(400);
     std::vector<std::shared_ptr<hanging_backend::gate>> hanging;
     for (int round = 0; round < 12; ++round) {
@@ -406,19 +408,13 @@ TEST_P(guest_descriptors, that_a_mount_leaves_behind_are_few) {
       o.request_timeout = o.unmount_timeout = std::chrono::milliseconds(50);
       mount fs(o);
       session calls(fs, group_kind::warp);
-      const std::int32_t fd = calls.open(folder_ / "a");
+      const std::int32_t fd = calls.open(folder_ / "many-0");
       ASSERT_GE(fd, 0);
       (void)calls.read(fd, 40'000, 5000);
     }
     mount fs(options());
-    session calls(fs, group_kind::warp);
     const std::size_t before = free_now();
-    for (int i = 0; i < 40; ++i) {
-      (void)folder_.write("b" + std::to_string(i), std::string(50'000, 'm'));
-      const std::int32_t fd = calls.open(path("b" + std::to_string(i)));
-      ASSERT_GE(fd, 0) << i;
-      EXPECT_EQ(calls.read(fd, 40'000, 5000).bytes, std::string(5000, 'm'));
-    }
+    read_files(fs, 40);
     EXPECT_GE(before - free_now(), 40u) << "the mount can keep them open";
     for (const auto& io : hanging) io->release();
   });
