@@ -149,8 +149,9 @@ TEST_P(random_once, what_a_group_synced_is_what_it_reads) {
       const std::string bytes(1 + choice() % (piece_bytes - gap), static_cast<char>('a' + n % 26));
       const auto size = static_cast<std::int64_t>(bytes.size());
       EXPECT_EQ(group.write(writer, bytes, at), size);
-      if (choice() % 2 == 0)
+      if (choice() % 2 == 0) {
         EXPECT_EQ(group.advise(writer, at, bytes.size(), POSIX_FADV_DONTNEED), 0);
+      }
       EXPECT_EQ(group.sync(writer), 0);
       EXPECT_EQ(group.read(fd, at, bytes.size()).bytes, bytes) << "at " << at;
     }
