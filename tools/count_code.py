@@ -7,7 +7,7 @@ cache, and the layout of shared memory.
 
 Not counted is the code that all programs of an application share (numbers, tiles, the second check
 of distances, layouts), and what the programs without gpufs need in addition: paths, errors, buffers
-(apps/job, apps/rival).
+(apps/job, and the headers at the top of benchmarks/rivals).
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-APPS = Path(__file__).resolve().parent.parent / "apps"
+ROOT = Path(__file__).resolve().parent.parent
+APPS = ROOT / "apps"
+RIVALS = ROOT / "benchmarks" / "rivals"
 
 
 class Program(NamedTuple):
-    """The files of an application, relative to its folder."""
+    """The files of an application, relative to its folder in apps/ or benchmarks/rivals/."""
 
     folder: str
     kernels: tuple[str, ...]
@@ -31,7 +33,7 @@ class Program(NamedTuple):
 
 
 # Both programs without gpufs use these to divide and read text files, and to keep results.
-TEXT_FILES = ("rival_files.hpp", "rival_files.cpp", "rival_findings.hpp", "rival_findings.cpp")
+TEXT_FILES = ("files.hpp", "files.cpp", "findings.hpp", "findings.cpp")
 
 # For words in text, the kernels are window, search, counts and the end of a binary file; their host
 # part takes the counts from the sink. Hash tables, word comparison, and adding up counts by path
@@ -43,40 +45,40 @@ PROGRAMS = {
         kernels=("kernel.cuh", "window.cuh", "matcher.cuh", "tally.cuh", "find_cuts.cuh"),
         host=("search.cpp", "launch.hpp", "launch.cpp", "report.hpp", "collect.hpp", "collect.cpp"),
         besides=(),
-        cuda=("rival_cuda.cpp", *TEXT_FILES),
-        cpu=("rival_host.hpp", "rival_host.cpp", "rival_text.hpp", "rival_text.cpp", *TEXT_FILES),
+        cuda=("cuda.cpp", *TEXT_FILES),
+        cpu=("host.hpp", "host.cpp", "text.hpp", "text.cpp", *TEXT_FILES),
     ),
     "matrix times vector": Program(
         folder="linear",
         kernels=("matvec_kernels.cuh",),
         host=("matvec.cpp",),
         besides=("checks.hpp", "launch.hpp", "matvec_plan.hpp"),
-        cuda=("matvec_rival_cuda.cpp",),
-        cpu=("matvec_rival_host.cpp",),
+        cuda=("matvec_cuda.cpp",),
+        cpu=("matvec_host.cpp",),
     ),
     "matrix times matrix": Program(
         folder="linear",
         kernels=("matmul_kernels.cuh",),
         host=("matmul.cpp",),
         besides=("checks.hpp", "launch.hpp", "matmul_plan.hpp"),
-        cuda=("matmul_rival_cuda.cpp",),
-        cpu=("matmul_rival_host.cpp",),
+        cuda=("matmul_cuda.cpp",),
+        cpu=("matmul_host.cpp",),
     ),
     "image search": Program(
         folder="search",
         kernels=("kernels.cuh",),
         host=("search.cpp",),
         besides=("checks.cpp", "plan.hpp", "workspace.hpp"),
-        cuda=("rival_cuda.cpp",),
-        cpu=("rival_host.cpp",),
+        cuda=("cuda.cpp",),
+        cpu=("host.cpp",),
     ),
     "image collage": Program(
         folder="collage",
         kernels=("kernels.cuh",),
         host=("collage.cpp",),
         besides=("checks.hpp", "plan.hpp", "memory.hpp", "order.hpp"),
-        cuda=("rival_cuda.cpp",),
-        cpu=("rival_host.cpp",),
+        cuda=("cuda.cpp",),
+        cpu=("host.cpp",),
     ),
 }
 
@@ -90,9 +92,9 @@ def count(source: str) -> tuple[int, int]:
     return lines - len(re.findall(r"(?m)^namespace .*\{$", code)), code.count(";")
 
 
-def cell(folder: str, files: tuple[str, ...]) -> str:
+def cell(folder: Path, files: tuple[str, ...]) -> str:
     """Returns a table cell with the counts of some files."""
-    counts = [count((APPS / folder / file).read_text(encoding="utf-8")) for file in files]
+    counts = [count((folder / file).read_text(encoding="utf-8")) for file in files]
     return "{} ({})".format(*map(sum, zip(*counts, strict=True))) if counts else ""
 
 
@@ -107,8 +109,12 @@ def main() -> None:
     )
     print(f"| lines (statements) | {' | '.join(columns)} |")
     print("|---" * (1 + len(columns)) + "|")
-    for name, (folder, *parts) in PROGRAMS.items():
-        print(f"| {name} | {' | '.join(cell(folder, files) for files in parts)} |")
+    for name, program in PROGRAMS.items():
+        cells = [
+            cell(APPS / program.folder, files)
+            for files in (program.kernels, program.host, program.besides)
+        ] + [cell(RIVALS / program.folder, files) for files in (program.cuda, program.cpu)]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ case ${1:-check} in
 esac
 
 failed=0
-mapfile -d '' sources < <(find include src apps tests python examples -type f \
+mapfile -d '' sources < <(find include src apps benchmarks tests python examples -type f \
   \( -name '*.cpp' -o -name '*.hpp' -o -name '*.cu' -o -name '*.cuh' \) -print0)
 clang-format "${format[@]}" "${sources[@]}" || failed=1
 ruff format "${ruff_format[@]}" . || failed=1

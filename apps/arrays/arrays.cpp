@@ -6,8 +6,8 @@
 #include <iterator>
 #include <new>
 
-#include "arithmetic.cuh"
 #include "arrays/kernels.cuh"
+#include "common/arithmetic.cuh"
 #include "gpufs/launch.cuh"
 
 namespace gpufs::arrays {

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "arrays/arrays.hpp"
+#include "common/tuned_shape.hpp"
 #include "gpufs/gpufs.cuh"
-#include "tuned_shape.hpp"
 
 namespace gpufs::arrays {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collage/host_features.hpp"
-#include "host_file.hpp"
+#include "common/host_file.hpp"
 
 namespace gpufs::collage {
 

@@ -2,7 +2,7 @@
 #include <cerrno>
 
 #include "collage/collage.hpp"
-#include "host_file.hpp"
+#include "common/host_file.hpp"
 
 namespace gpufs::collage {
 

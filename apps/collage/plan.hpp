@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "arithmetic.cuh"
 #include "collage/collage.hpp"
+#include "common/arithmetic.cuh"
 
 namespace gpufs::collage {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "for_each_processor.hpp"
+#include "common/for_each_processor.hpp"
 
 namespace gpufs::collage {
 namespace {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/host_file.hpp"
 #include "grep_buffer.hpp"
-#include "host_file.hpp"
 
 namespace gpufs::grep {
 

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <memory>
 
+#include "common/host_file.hpp"
 #include "grep.hpp"
-#include "host_file.hpp"
 
 namespace gpufs::grep {
 

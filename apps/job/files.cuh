@@ -4,9 +4,9 @@
 
 #include <fcntl.h>
 
-#include "arithmetic.cuh"
+#include "common/arithmetic.cuh"
+#include "common/tuned_shape.hpp"
 #include "gpufs/gpufs.cuh"
-#include "tuned_shape.hpp"
 
 namespace gpufs::job {
 

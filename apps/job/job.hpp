@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "device_parts.hpp"
+#include "common/device_parts.hpp"
 #include "gpufs/base/limits.hpp"
 #include "gpufs/device_array.hpp"
 #include "gpufs/launch.cuh"

@@ -3,10 +3,10 @@
 
 #include <cerrno>
 
+#include "common/tuned_shape.hpp"
 #include "linear/checks.hpp"
 #include "tile/cut.hpp"
 #include "tile/rows.cuh"
-#include "tuned_shape.hpp"
 
 namespace gpufs::linear {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "arithmetic.cuh"
+#include "common/arithmetic.cuh"
 #include "job/mount_facts.hpp"
 #include "linear/checks.hpp"
 

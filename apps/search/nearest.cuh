@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "arithmetic.cuh"
+#include "common/arithmetic.cuh"
 #include "gpufs/gpufs.cuh"
 #include "search/search.hpp"
 #include "tile/numbers.cuh"

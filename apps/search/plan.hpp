@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "arithmetic.cuh"
+#include "common/arithmetic.cuh"
 #include "search/search.hpp"
 #include "tile/cut.hpp"
 

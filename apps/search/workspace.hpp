@@ -1,7 +1,7 @@
 // Device memory that the kernels of a search share.
 #pragma once
 
-#include "device_parts.hpp"
+#include "common/device_parts.hpp"
 #include "job/files.cuh"
 #include "search/nearest.cuh"
 #include "search/plan.hpp"

@@ -2,7 +2,7 @@
 // (product.cuh).
 #pragma once
 
-#include "arithmetic.cuh"
+#include "common/arithmetic.cuh"
 #include "gpufs/gpufs.cuh"
 #include "tile/numbers.cuh"
 #include "tile/product.cuh"

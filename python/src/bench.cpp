@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/bench.hpp"
-#include "bench/files.hpp"
+#include "engine/bench.hpp"
+#include "engine/files.hpp"
 #include "mount.hpp"
 
 namespace nb = nanobind;

@@ -7,9 +7,9 @@
 
 #include "collage/build.hpp"
 #include "collage/collage.hpp"
-#include "collage/rivals.hpp"
 #include "collage/synthetic.hpp"
 #include "mount.hpp"
+#include "rivals/collage/rivals.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "grep/grep.hpp"
-#include "grep/rivals.hpp"
 #include "mount.hpp"
+#include "rivals/grep/rivals.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

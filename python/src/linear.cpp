@@ -3,8 +3,8 @@
 #include <string>
 
 #include "linear/linear.hpp"
-#include "linear/rivals.hpp"
 #include "mount.hpp"
+#include "rivals/linear/rivals.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

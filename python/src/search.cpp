@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mount.hpp"
-#include "search/rivals.hpp"
+#include "rivals/search/rivals.hpp"
 #include "search/search.hpp"
 
 namespace nb = nanobind;
