@@ -1,4 +1,4 @@
-// The device on which this build's tests run, mounts of a suitable size for tests, and memory of a
+// The device on which this program's tests run, mounts of a suitable size for tests, and memory of a
 // mount's device.
 #pragma once
 
@@ -12,20 +12,13 @@
 
 namespace gpufs::testing {
 
-// Internal linkage, as base_options(): the tests' helpers are compiled once for both programs, and
-// each program has its own result.
-[[maybe_unused]] static device_kind device() {
-#if defined(GPUFS_TESTS_ON_GPU)
-  return device_kind::cuda;
-#else
-  return device_kind::cpu;
-#endif
-}
+// Each test program has one of the two definitions: on_cpu.cpp, on_gpu.cpp.
+device_kind device();
 
 // Options of a small mount: 256 frames of 4 KiB, so that tests reach eviction soon. There is no
 // direct path; tests that want it turn it on. The timeouts are long enough for a loaded machine
 // under a sanitizer, and end a test that hangs.
-[[maybe_unused]] static mount_options base_options() {
+inline mount_options base_options() {
   mount_options options;
   options.device = device();
   options.cache_bytes = std::uint64_t{1} << 20;
@@ -43,7 +36,7 @@ namespace gpufs::testing {
 }
 
 // Returns the GPU for a second mount: another GPU if there are several.
-[[maybe_unused]] static int another_gpu() {
+inline int another_gpu() {
   return device() == device_kind::cuda && examine_cuda().gpus.size() > 1 ? 1 : 0;
 }
 
