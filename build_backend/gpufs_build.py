@@ -7,14 +7,24 @@ selects the build:
 * ``OFF``: for the CPU device only;
 * ``AUTO`` (the default): for GPUs if there is a GPU or a CUDA compiler. On other machines GPU code
   would only take minutes to compile.
+
+``CUDAARCHS`` selects the GPUs, as CMake writes them; by default those of this machine. The backend
+says what it builds and why, and shows on the terminal how far it is.
 """
 
 from __future__ import annotations
 
 import os
 
-from choose_cuda import ConfigSettings, choose, requested
+from choose_cuda import (
+    ConfigSettings,
+    architectures,
+    choose,
+    compute_capabilities,
+    requested,
+)
 from find_nvcc import REQUIREMENT, find_nvcc
+from progress import say, shown
 from scikit_build_core import build as _base
 from scikit_build_core.build import build_sdist, get_requires_for_build_sdist
 
@@ -37,6 +47,16 @@ def _choose_cuda(config_settings: ConfigSettings) -> bool:
     return wanted
 
 
+def _announce(config_settings: ConfigSettings) -> None:
+    """Says what is built and why, and sets CMake's defaults accordingly."""
+    if not _choose_cuda(config_settings):
+        say("building for the CPU device (no GPU and no CUDA compiler, or GPUFS_CUDA=OFF)")
+        return
+    wanted, why = architectures(config_settings, os.environ, compute_capabilities())
+    os.environ["CUDAARCHS"] = wanted
+    say(f"building for GPUs of compute capability {wanted} ({why}); this takes minutes")
+
+
 def _cuda_requirements(config_settings: ConfigSettings) -> list[str]:
     return [REQUIREMENT] if _choose_cuda(config_settings) and find_nvcc() is None else []
 
@@ -46,8 +66,9 @@ def build_wheel(
     config_settings: ConfigSettings = None,
     metadata_directory: str | None = None,
 ) -> str:
-    _choose_cuda(config_settings)
-    return _base.build_wheel(wheel_directory, config_settings, metadata_directory)
+    _announce(config_settings)
+    with shown():
+        return _base.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_editable(
@@ -55,8 +76,9 @@ def build_editable(
     config_settings: ConfigSettings = None,
     metadata_directory: str | None = None,
 ) -> str:
-    _choose_cuda(config_settings)
-    return _base.build_editable(wheel_directory, config_settings, metadata_directory)
+    _announce(config_settings)
+    with shown():
+        return _base.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:
