@@ -1,7 +1,7 @@
 # Short names for common tasks; `make` lists them. CMakeLists.txt builds the code, tools/ has the
 # rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-gpu soak fuzz lint format clean
+.PHONY: help setup build wheel demo test test-gpu soak fuzz lint format clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 JOBS ?= $(shell nproc)
@@ -17,6 +17,9 @@ build: ## Build the library, the engines and the tests into build/release
 	@tools/setup.sh build
 	@cmake --preset release
 	@cmake --build build/release --parallel $(JOBS)
+
+wheel: ## Build a Python wheel with GPU code into build/dist, for machines without compilers
+	@python3 tools/wheel.py
 
 demo: ## Build the command line and search this machine's files with it
 	@python3 tools/demo.py
