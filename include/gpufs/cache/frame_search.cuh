@@ -88,13 +88,13 @@ class frame_search {
   // ---- Called by the whole group.
 
   // Writes back some pages of the key's ring, or of another ring if that one has no dirty page.
-  // Returns whether pages were written, or other groups are writing. Collective. Waits for a write
-  // permit, which may take long, and for the host.
+  // Returns whether pages were written, or other groups are writing. Collective. Waits for a
+  // channel slot, which may take long, and for the host.
   GPUFS_HD bool free_some(const slot_key& key) {
     const std::uint32_t own = frames_.rings().ring_of(key);
     const int done = by_one_warp(g_, [&](const one_warp_of<Group>& part) {
       write_back wb(fs_, part);
-      if (!wb.take_turn(true)) return 0;
+      if (!wb.take_slot(true)) return 0;
       const std::uint64_t start = platform::now_ns();
       bool written = false;
       // Stops after one missing answer. Errors of the host are retried for `reclaim_timeout_ns`.
@@ -115,7 +115,7 @@ class frame_search {
         for (std::uint32_t seen = 0; seen < long_until + r.count && go_on(); seen += 32)
           written = wb.some(ring, seen < long_until ? wb.long_run : wb.any_run);
       }
-      wb.give_turn_back();
+      wb.give_slot_back();
       if (!written) platform::pause(64);
       return written || (wb.contended() && !wb.gave_up()) ? 1 : 0;
     });

@@ -1,6 +1,6 @@
-// The write of a run of dirty pages (cache/dirty_run.cuh) to its file, and the write permit. A
-// group copies the run's bytes and masks into the staging memory of a channel slot, posts the
-// request, and waits for the answer. write_back.cuh chooses the runs.
+// The write of a run of dirty pages (cache/dirty_run.cuh) to its file. A group copies the run's
+// bytes and masks into the staging memory of a channel slot, posts the request, and waits for the
+// answer. write_back.cuh chooses the runs.
 #pragma once
 
 #include "gpufs/cache/dirty_run.cuh"
@@ -12,18 +12,17 @@ namespace gpufs::detail {
 template <class Group>
 class run_writer {
  public:
-  // Takes the write permit: a channel slot, wide if possible. A group takes it before it takes
-  // pages that other groups made dirty. So a group that waits for the host holds no page, and finds
-  // whole stretches once it has the permit. Returns false when there is no slot; with `waits`, that
-  // means that the host does not answer. The caller gives the permit back with give_turn_back().
-  // Collective.
-  [[nodiscard]] GPUFS_HD bool take_turn(bool waits) {
+  // Takes a channel slot, wide if possible. A group takes it before it takes pages that other
+  // groups made dirty. So a group that waits for a slot holds no page, and finds whole stretches
+  // once it has the slot. Returns false when there is none; with `waits`, that means that the host
+  // does not answer. The caller gives the slot back with give_slot_back(). Collective.
+  [[nodiscard]] GPUFS_HD bool take_slot(bool waits) {
     get_slot(true, waits);
-    return turn_ >= 0;
+    return slot_ >= 0;
   }
-  GPUFS_HD void give_turn_back() {
-    if (g_.is_leader() && turn_ >= 0) fs_.client().release(static_cast<std::uint32_t>(turn_));
-    turn_ = -1;
+  GPUFS_HD void give_slot_back() {
+    if (g_.is_leader() && slot_ >= 0) fs_.client().release(static_cast<std::uint32_t>(slot_));
+    slot_ = -1;
   }
 
   // Whether the host did not answer.
@@ -58,13 +57,13 @@ class run_writer {
       r.give_back();
       return {false, 0};
     }
-    const bool had_turn = turn_ >= 0;
-    if (now == state::writable && !had_turn)
+    const bool had_slot = slot_ >= 0;
+    if (now == state::writable && !had_slot)
       get_slot(bytes > fs_.channel.layout.staging_bytes, true);
-    std::int32_t error = now != state::writable || turn_ < 0 ? -EIO : 0;
+    std::int32_t error = now != state::writable || slot_ < 0 ? -EIO : 0;
     if (error != 0) gave_up_ = true;
     if (error == 0) {
-      const auto slot = static_cast<std::uint32_t>(turn_);
+      const auto slot = static_cast<std::uint32_t>(slot_);
       // A run larger than the slot's staging memory is written in several pieces.
       const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(slot));
       for (std::uint64_t done = 0; done < bytes && error == 0;) {
@@ -73,12 +72,12 @@ class run_writer {
         done += piece;
         // The slot is abandoned, so it is not this group's any more.
         if (error == no_answer) {
-          turn_ = -1;
+          slot_ = -1;
           gave_up_ = true;
         }
       }
     }
-    if (!had_turn) give_turn_back();
+    if (!had_slot) give_slot_back();
     if (error == no_answer) error = -EIO;
     if (g_.is_leader() && error != 0) {
       fs_.counters().add(counter::write_back_errors);
@@ -95,8 +94,8 @@ class run_writer {
   GPUFS_HD void get_slot(bool wide, bool waits) {
     std::int32_t slot = 0;
     if (g_.is_leader()) slot = waits ? fs_.client().acquire(wide) : fs_.client().try_acquire(wide);
-    turn_ = g_.broadcast(slot);
-    if (waits && turn_ < 0) gave_up_ = true;
+    slot_ = g_.broadcast(slot);
+    if (waits && slot_ < 0) gave_up_ = true;
   }
 
   // Keeps an error for the next sync or close. Called before the pages are released: after that the
@@ -319,7 +318,7 @@ class run_writer {
 
   const mount_ref& fs_;
   const Group g_;
-  std::int32_t turn_ = -1;  // The write permit: a channel slot that is held, or an error.
+  std::int32_t slot_ = -1;  // The channel slot that is held, or an error.
   // Other groups were cleaning stretches that this one looked at.
   bool contended_ = false;
   bool gave_up_ = false;

@@ -25,7 +25,7 @@ class write_back : run_writer<Group> {
   using base = run_writer<Group>;
 
  public:
-  using base::contended, base::gave_up, base::give_turn_back, base::take_turn;
+  using base::contended, base::gave_up, base::give_slot_back, base::take_slot;
 
   GPUFS_HD write_back(const mount_ref& fs, const Group& g) : base(fs, g) {}
 
@@ -132,8 +132,8 @@ class write_back : run_writer<Group> {
   static constexpr std::uint32_t any_run = 1, long_run = 16, whole_stretch = ~0u;
 
   // Writes back a stretch with dirty pages of a ring, among the pages that would be evicted first.
-  // Returns whether it was written. Errors are kept for sync and close. The caller has the write
-  // permit. Collective. Waits for the host.
+  // Returns whether it was written. Errors are kept for sync and close. The caller has a
+  // channel slot (take_slot()). Collective. Waits for the host.
   GPUFS_HD GPUFS_OUT_OF_LINE bool some(std::uint32_t ring_number, std::uint32_t least) {
     slot_ring& ring = fs_.template at<slot_ring>(fs_.layout.rings)[ring_number];
     constexpr std::uint32_t visits = 32;
@@ -175,12 +175,12 @@ class write_back : run_writer<Group> {
     std::uint32_t quarters = 0;
     if (g_.is_leader()) quarters = ring.dirty.load_relaxed() / (ring.count / 4 + 1);
     quarters = g_.broadcast(quarters);
-    if (quarters == 0 || !take_turn(false)) return;
+    if (quarters == 0 || !take_slot(false)) return;
     const bool written = some(ring_number, quarters >= 3 ? long_run : whole_stretch);
     // Writes many small pieces only as the last resort. If other groups are at a stretch, frames
     // become free soon anyway.
     if (!written && quarters >= 3 && !gave_up_ && !contended_) (void)some(ring_number, any_run);
-    give_turn_back();
+    give_slot_back();
   }
 
   // Calls `act(frame)`, collectively, for each cached page of the version in [first, end), until it
