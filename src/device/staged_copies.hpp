@@ -97,16 +97,16 @@ class staged_copies {
     }
   };
 
-  unsigned half_of(unsigned thread, unsigned turn) const { return 2 * thread + turn % 2; }
+  unsigned half_of(unsigned thread, unsigned number) const { return 2 * thread + number % 2; }
   char* buffer(unsigned half) const { return buffers_ + half * piece_bytes_max; }
 
   // A thread alternates between its two buffers: one is on the bus while the thread works on the
   // other.
   void send(task& work, unsigned thread) {
     (void)work.check(cudaSetDevice(ordinal_));
-    unsigned turn = 0;
-    for (piece p; (p = work.take()).bytes != 0; ++turn) {
-      const unsigned h = half_of(thread, turn);
+    unsigned number = 0;
+    for (piece p; (p = work.take()).bytes != 0; ++number) {
+      const unsigned h = half_of(thread, number);
       // Waits until the buffer's last piece has left.
       if (!work.check(cudaStreamSynchronize(streams_[h]))) break;
       std::memcpy(buffer(h), work.from + p.at, p.bytes);
@@ -119,8 +119,8 @@ class staged_copies {
   void receive(task& work, unsigned thread) {
     (void)work.check(cudaSetDevice(ordinal_));
     piece last;
-    for (unsigned turn = 0;; ++turn) {
-      const unsigned h = half_of(thread, turn), before = half_of(thread, turn + 1);
+    for (unsigned number = 0;; ++number) {
+      const unsigned h = half_of(thread, number), before = half_of(thread, number + 1);
       const piece p = work.take();
       if (p.bytes != 0)
         (void)work.check(cudaMemcpyAsync(buffer(h), work.from + p.at, p.bytes,

@@ -66,7 +66,7 @@
 #include "gpufs/channel/layout.cuh"
 #include "service/file_error_log.hpp"
 #include "service/sync_rounds.hpp"
-#include "service/write_turn.hpp"
+#include "service/write_permits.hpp"
 
 namespace gpufs {
 

@@ -254,10 +254,10 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
       // pairs with the claim of another thread, because the slot's staging memory passes between
       // threads.
       std::uint32_t seen = bells[i].seen;
-      write_turn turn;
+      write_permit permit;
       if (there && r.code == request_code::write && options_.workers > 1 &&
           ((done.passed_over != 0 && r.handle == done.busy) ||
-           !take_turn(r, worker, known, turn))) {
+           !take_permit(r, worker, known, permit))) {
         ++done.passed_over;
         done.busy = r.handle;
         continue;
@@ -270,7 +270,7 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
         alone = false;
         wake_sleepers(duty, 1);
       }
-      if (turn.is_behind_another()) requests_.bring_near(r, bells[i].slot);
+      if (permit.is_behind_another()) requests_.bring_near(r, bells[i].slot);
       answer(duty, bells[i].slot, bells[i].sequence, r, worker, known);
       ++done.answered;
       if (r.code == request_code::write) ++done.written;
@@ -280,12 +280,12 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
 
 // Takes a permit to write the request's file. False when other threads hold all permits. When no
 // file is found, returns true: the caller then answers the request with the error.
-bool service::take_turn(const request& write, unsigned worker, const file_table::lookups& known,
-                        write_turn& turn) const {
+bool service::take_permit(const request& write, unsigned worker, const file_table::lookups& known,
+                          write_permit& permit) const {
   if (const host_file* file = files_.remembered_writer(write.handle, known))
-    return turn.take(file->permits(), worker, options_.workers);
+    return permit.take(file->permits(), worker, options_.workers);
   const std::shared_ptr<host_file> file = files_.find_writer(write.handle);
-  return file == nullptr || turn.take(file->permits(), worker, options_.workers);
+  return file == nullptr || permit.take(file->permits(), worker, options_.workers);
 }
 
 // Whether the bell's request is complete and belongs to this pool. Prefetches the bytes of a read.

@@ -32,7 +32,7 @@
 // kernel may wait for a worker. There must be at least two copiers: while one is in the driver,
 // another refuses requests.
 //
-// A worker skips a write to a file while enough other workers write that file (write_turn.hpp).
+// A worker skips a write to a file while enough other workers write that file (write_permits.hpp).
 //
 // The sink's thread answers a send request (sinks.hpp). All sink threads must end before the
 // channel is destroyed.
@@ -164,8 +164,8 @@ class service {
                    const std::optional<timeline_event>& event);
   timeline_event describe(service_duty duty, const request& r, std::uint32_t slot,
                           unsigned worker) const;
-  bool take_turn(const request& write, unsigned worker, const file_table::lookups& known,
-                 write_turn& turn) const;
+  bool take_permit(const request& write, unsigned worker, const file_table::lookups& known,
+                   write_permit& permit) const;
   // The futex words on which this pool sleeps. The pool comes from `options_`, never from the
   // channel header, because a kernel may have overwritten the header.
   channel_header::cpu_bed& bed(service_duty duty) const {

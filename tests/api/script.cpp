@@ -127,8 +127,8 @@ struct script_kernel {
     else return g;
   }
 
-  // Calls `act(part, at, bytes, turn)` for each member's pieces, [at, at + bytes) of what is asked
-  // for; it returns bytes, or -errno. All turns are made by all members of a part.
+  // Calls `act(part, at, bytes, number)` for each member's pieces, [at, at + bytes) of what is
+  // asked for; it returns bytes, or -errno. All members of a part make all calls.
   template <class Act>
   GPUFS_HD outcome each_piece(const Group& g, const device_call& op, const Act& act) const {
     const auto part = part_of(g);
@@ -152,17 +152,17 @@ struct script_kernel {
   GPUFS_HD outcome read_each(const Group& g, const mount_ref& fs, std::int32_t fd,
                              const device_call& op, char* output) const {
     return each_piece(
-        g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
+        g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t number) {
           const std::int64_t from = op.offset + static_cast<std::int64_t>(at);
-          return turn % 2 != 0 ? gread_each(part, fs, fd, output + at, bytes, from)
-                               : gread_uncached_each(part, fs, fd, output + at, bytes, from);
+          return number % 2 != 0 ? gread_each(part, fs, fd, output + at, bytes, from)
+                                 : gread_uncached_each(part, fs, fd, output + at, bytes, from);
         });
   }
 
   GPUFS_HD outcome map_each(const Group& g, const mount_ref& fs, std::int32_t fd,
                             const device_call& op, char* output) const {
     return each_piece(
-        g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t turn) {
+        g, op, [&](const auto& part, std::uint64_t at, std::uint64_t bytes, std::uint64_t number) {
           const mapping m =
               gmmap_each(part, fs, fd, op.offset + static_cast<std::int64_t>(at), bytes);
           unsigned char made = 0;
@@ -170,7 +170,7 @@ struct script_kernel {
             output[at + static_cast<std::uint64_t>(k)] = m.data[k];
             made ^= static_cast<unsigned char>(m.data[k]);
           }
-          const bool unfenced = turn % 2 != 0;
+          const bool unfenced = number % 2 != 0;
           if ((unfenced ? gmunmap_each_unfenced(part, fs, m, made) : gmunmap_each(part, fs, m)) !=
               0)
             disagree();

@@ -158,9 +158,9 @@ TEST_P(channel_stress, late_answers_reach_nobody_else) {
         };
         while (goes_on()) {
           channel_client client = rig.memory().client({2'000'000});
-          const std::int32_t turn = client.acquire();
-          if (turn < 0) continue;  // all are abandoned at the moment
-          const auto slot = static_cast<std::uint32_t>(turn);
+          const std::int32_t acquired = client.acquire();
+          if (acquired < 0) continue;  // all are abandoned at the moment
+          const auto slot = static_cast<std::uint32_t>(acquired);
           const std::uint64_t first = random() % 5000;
           client.post(slot, {request_code::read, handle, 8, first * 8});
           const channel_client::answer answer = client.wait(slot);

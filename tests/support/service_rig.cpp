@@ -26,14 +26,14 @@ service_rig::~service_rig() {
 rig_reply service_rig::call(const request& r, std::string_view staging) {
   rig_reply out;
   channel_client c = client();
-  const std::int32_t turn =
+  const std::int32_t acquired =
       c.acquire(r.code == request_code::write && staging.size() > options_.staging_bytes);
-  if (turn < 0) {
-    out.result = turn;
+  if (acquired < 0) {
+    out.result = acquired;
     out.abandoned = true;
     return out;
   }
-  const auto slot = static_cast<std::uint32_t>(turn);
+  const auto slot = static_cast<std::uint32_t>(acquired);
   const channel_view view = memory_.view();
   char* const to = r.code == request_code::write ? view.write_staging(slot) : view.staging(slot);
   if (!staging.empty()) std::memcpy(to, staging.data(), staging.size());

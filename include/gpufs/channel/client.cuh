@@ -138,8 +138,9 @@ class channel_client {
   }
   // As above, in any slot, for a request without bytes.
   [[nodiscard]] GPUFS_HD answer ask(const request& r) {
-    const std::int32_t turn = acquire();
-    return turn < 0 ? answer{turn, true, false} : ask(static_cast<std::uint32_t>(turn), r);
+    const std::int32_t acquired = acquire();
+    return acquired < 0 ? answer{acquired, true, false}
+                        : ask(static_cast<std::uint32_t>(acquired), r);
   }
 
   // Whether a write to this node (its node_name()), or a truncation of it, is posted and not

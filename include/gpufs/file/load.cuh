@@ -123,13 +123,13 @@ class page_loader {
     return true;
   }
 
-  struct turn {
+  struct staged_answer {
     std::int32_t slot;    // < 0: the loader has no slot (none was free, or it was abandoned)
     std::int32_t result;  // bytes, or -errno
   };
 
   GPUFS_HD std::int32_t staged(char* to, std::uint64_t want) const {
-    turn t{};
+    staged_answer t{};
     if (g_.is_leader()) t.slot = fs_.client().acquire();
     t = g_.broadcast(t);
     if (t.slot < 0) return t.slot;
@@ -162,7 +162,7 @@ class page_loader {
   }
 
   // Posts one request and waits for the answer. Called by the leader.
-  GPUFS_HD turn ask(std::uint32_t slot, std::uint64_t offset, std::uint32_t length) const {
+  GPUFS_HD staged_answer ask(std::uint32_t slot, std::uint64_t offset, std::uint32_t length) const {
     channel_client client = fs_.client();
     client.post(slot, {request_code::read, file_.handle, length, offset});
     const channel_client::answer answer = client.wait(slot);

@@ -60,12 +60,12 @@ class record_table {
     // The file may have dirty bytes; the end of the mount writes them if the file is still open
     // then (leave_writers).
     if (node != no_node && client.is_dead()) return -EIO;
-    const std::int32_t turn = client.acquire();
-    if (turn < 0) {
+    const std::int32_t acquired = client.acquire();
+    if (acquired < 0) {
       keep_unclosed(slot, handle, take_given_up(node, writes));
-      return turn;
+      return acquired;
     }
-    const auto channel_slot = static_cast<std::uint32_t>(turn);
+    const auto channel_slot = static_cast<std::uint32_t>(acquired);
     if (node == no_node) {
       client.post(channel_slot, {request_code::close, handle, 0, 0});
       client.abandon(channel_slot);  // no thread waits for the answer

@@ -44,7 +44,7 @@ class opener {
     s = g_.broadcast(s);
 
     const bool empties = (flags & O_TRUNC) != 0;
-    if (s.turn < 0) {
+    if (s.channel_slot < 0) {
       if (s.result < 0 || !empties) return s.result;
       const std::int32_t error = empty_once(look_up(fs_, s.result).view, empty);
       if (error == 0) return s.result;
@@ -54,10 +54,10 @@ class opener {
       return closed != 0 ? closed : error;
     }
     // The host has opened the file. The staging memory may hold its first bytes.
-    const auto turn = static_cast<std::uint32_t>(s.turn);
-    install(s, turn);
+    const auto channel_slot = static_cast<std::uint32_t>(s.channel_slot);
+    install(s, channel_slot);
     g_.sync();
-    if (g_.is_leader()) fs_.client().release(turn);
+    if (g_.is_leader()) fs_.client().release(channel_slot);
     // If the file was empty when the host opened it, there is nothing to cut; only the other groups
     // of the launch must know.
     const bool is_empty = s.is_fresh && s.view.size == 0;
@@ -78,8 +78,8 @@ class opener {
  private:
   struct step {
     file_view view;
-    std::int32_t turn;  // channel slot that holds the answer; < 0: `result` ends the call
-    // Descriptor or -errno; with a turn, the bytes of the file in the staging memory.
+    std::int32_t channel_slot;  // holds the answer; < 0: `result` ends the call
+    // Descriptor or -errno; with a channel slot, the bytes of the file in the staging memory.
     std::int32_t result;
     bool is_fresh;  // `view` has the current size of the file, not that of an earlier open
   };
@@ -166,7 +166,7 @@ class opener {
       platform::pause(round);
     }
     const step s = ask(path, static_cast<std::uint32_t>(length), wanted, slot);
-    if (s.turn < 0) index.fail_load(key, slot, s.result);
+    if (s.channel_slot < 0) index.fail_load(key, slot, s.result);
     return s;
   }
 
@@ -181,9 +181,9 @@ class opener {
   GPUFS_HD step ask(const char* path, std::uint32_t length, const wish& wanted,
                     std::uint32_t slot) {
     channel_client client = fs_.client();
-    const std::int32_t turn = client.acquire();
-    if (turn < 0) return done(turn);
-    const auto channel_slot = static_cast<std::uint32_t>(turn);
+    const std::int32_t acquired = client.acquire();
+    if (acquired < 0) return done(acquired);
+    const auto channel_slot = static_cast<std::uint32_t>(acquired);
     if (const std::int32_t error = records_.close_before_open(channel_slot); error != 0)
       return done(error);
     char* staging = fs_.channel.staging(channel_slot);
@@ -226,7 +226,7 @@ class opener {
     file.inode.store_relaxed(reply.inode.load_relaxed());
     file.device.store_relaxed(reply.device.load_relaxed());
     records_.set_generation(slot, file.generation() + 1, view.handle, (mode & 0xffffu) | access, 1);
-    return {view, turn, answer.result, (mode & fresh_flag) != 0};
+    return {view, acquired, answer.result, (mode & fresh_flag) != 0};
   }
 
   // Fails an open that the host has already made.
@@ -316,11 +316,11 @@ class opener {
 
   // Installs the pages of a small file, whose bytes came completely with the answer, from the
   // staging memory, without further requests.
-  GPUFS_HD void install(const step& s, std::uint32_t turn) {
+  GPUFS_HD void install(const step& s, std::uint32_t channel_slot) {
     const std::uint64_t bytes = static_cast<std::uint64_t>(s.result);
     if (bytes == 0 || bytes != s.view.size || s.view.node != no_node) return;
     const std::uint64_t page_bytes = fs_.layout.page_bytes();
-    const char* staging = fs_.channel.staging(turn);
+    const char* staging = fs_.channel.staging(channel_slot);
     page_cache<Group> cache(fs_, g_, s.view.record);
     for (std::uint64_t at = 0, page = 0; at < bytes; at += page_bytes, ++page) {
       const std::uint64_t n = bytes - at < page_bytes ? bytes - at : page_bytes;

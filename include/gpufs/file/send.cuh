@@ -14,11 +14,11 @@ GPUFS_HD std::int64_t send_bytes(const Group& g, const mount_ref& fs, std::int32
   if (data == nullptr) return -EFAULT;
   std::uint64_t sent = 0;
   while (sent < bytes) {
-    std::int32_t turn = 0;
-    if (g.is_leader()) turn = fs.client().acquire();
-    turn = g.broadcast(turn);
-    if (turn < 0) return turn;
-    const auto slot = static_cast<std::uint32_t>(turn);
+    std::int32_t acquired = 0;
+    if (g.is_leader()) acquired = fs.client().acquire();
+    acquired = g.broadcast(acquired);
+    if (acquired < 0) return acquired;
+    const auto slot = static_cast<std::uint32_t>(acquired);
     const std::uint64_t room = fs.channel.layout.staging_bytes;
     const std::uint64_t n = bytes - sent < room ? bytes - sent : room;
     copy_to_host(g, fs.channel.staging(slot), static_cast<const char*>(data) + sent, n);

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class write_turns : public ::testing::Test {
+class served_writes : public ::testing::Test {
  protected:
   // Several callers, each of which writes bytes of its own to one of the files in turn. How many
   // writes were made at once at most. On a machine that is busy elsewhere short writes may never
@@ -61,7 +61,7 @@ class write_turns : public ::testing::Test {
   const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_, 42);
 };
 
-TEST_F(write_turns, two_threads_are_at_a_file_at_a_time) {
+TEST_F(served_writes, two_threads_are_at_a_file_at_a_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
   const std::uint64_t node = rig.open_to_write("/a").node;
   EXPECT_EQ(rig.open_to_write("/a").node, node);
@@ -73,13 +73,13 @@ TEST_F(write_turns, two_threads_are_at_a_file_at_a_time) {
 }
 
 // Which of two threads would be there for other files?
-TEST_F(write_turns, of_two_threads_one_is_at_a_file_at_a_time) {
+TEST_F(served_writes, of_two_threads_one_is_at_a_file_at_a_time) {
   service_rig rig(io_, {.workers = 2, .slots = 16});
   const std::uint64_t node = rig.open_to_write("/a").node;
   EXPECT_EQ(writes_at_once(rig, *io_, {node, node}, 1), 1);
 }
 
-TEST_F(write_turns, six_threads_are_at_a_file_whose_backend_says_that_they_write_together) {
+TEST_F(served_writes, six_threads_are_at_a_file_whose_backend_says_that_they_write_together) {
   const auto io = std::make_shared<fault_backend>(
       std::make_shared<memory_backend>(memory_backend_options{.writes_together = true}), 42);
   for (const auto& [workers, together] : {std::pair{8u, 6}, {4u, 3}}) {
@@ -89,7 +89,7 @@ TEST_F(write_turns, six_threads_are_at_a_file_whose_backend_says_that_they_write
   }
 }
 
-TEST_F(write_turns, different_files_are_written_at_the_same_time) {
+TEST_F(served_writes, different_files_are_written_at_the_same_time) {
   service_rig rig(io_, {.workers = 4, .slots = 16});
   EXPECT_GT(writes_at_once(rig, *io_,
                            {rig.open_to_write("/a").node, rig.open_to_write("/b").node,
@@ -98,7 +98,7 @@ TEST_F(write_turns, different_files_are_written_at_the_same_time) {
             2);
 }
 
-TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
+TEST_F(served_writes, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
   service_rig rig(io_, {.workers = 2, .slots = 16});
   const std::uint64_t node = rig.open_to_write("/a").node,
                       other = rig.open_to_write("/other").handle;
@@ -119,11 +119,11 @@ TEST_F(write_turns, another_thread_takes_over_from_one_that_is_busy_elsewhere) {
 TEST(write_permits, are_kept_for_who_had_them) {
   const auto permits = std::make_shared<write_permits>();
   const auto may_take = [&](unsigned who) {
-    write_turn turn;
-    return turn.take(permits, who, 3);
+    write_permit permit;
+    return permit.take(permits, who, 3);
   };
   {
-    write_turn first, second, third;
+    write_permit first, second, third;
     ASSERT_TRUE(first.take(permits, 1, 3));
     EXPECT_FALSE(first.is_behind_another());
     ASSERT_TRUE(second.take(permits, 2, 3));
@@ -146,13 +146,13 @@ TEST(write_permits, are_kept_for_who_had_them) {
 TEST(write_permits, of_those_who_write_together_nobody_is_behind_another) {
   const auto permits = std::make_shared<write_permits>();
   permits->write_together(true);
-  write_turn turns[7];
+  write_permit held[7];
   for (unsigned who = 0; who < 7; ++who) {
-    EXPECT_EQ(turns[who].take(permits, who, 8), who < 6) << who;
-    EXPECT_FALSE(turns[who].is_behind_another()) << who;
+    EXPECT_EQ(held[who].take(permits, who, 8), who < 6) << who;
+    EXPECT_FALSE(held[who].is_behind_another()) << who;
   }
   permits->write_together(false);
-  EXPECT_TRUE(turns[0].is_behind_another());
+  EXPECT_TRUE(held[0].is_behind_another());
 }
 
 // A mount remembers a million states of files.

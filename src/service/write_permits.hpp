@@ -37,7 +37,7 @@ class write_permits {
   }
 
  private:
-  friend class write_turn;
+  friend class write_permit;
   struct alignas(64) permit {
     std::atomic<bool> taken{false};
     std::atomic<unsigned> by{0};  // the thread that had it last; until_ns: until when
@@ -49,16 +49,16 @@ class write_permits {
 
 // One thread's permit, which it holds while this object lives. The last holder of a permit is
 // preferred for a while: its caches have what a write needs, and the other threads can sleep.
-class write_turn {
+class write_permit {
  public:
-  write_turn() = default;
-  ~write_turn() {
+  write_permit() = default;
+  ~write_permit() {
     if (of_ == nullptr) return;
     permit_->until_ns.store(platform::now_ns(), std::memory_order_relaxed);
     permit_->taken.store(false, std::memory_order_release);
   }
-  write_turn(const write_turn&) = delete;
-  write_turn& operator=(const write_turn&) = delete;
+  write_permit(const write_permit&) = delete;
+  write_permit& operator=(const write_permit&) = delete;
 
   // Takes a permit for thread `who` of `threads`. False when other threads hold all permits, or
   // held them less than preferred_ns ago. Does not wait.
