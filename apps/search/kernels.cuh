@@ -11,7 +11,7 @@ namespace gpufs::search {
 // several callers, and waits anyway.
 GPUFS_HD GPUFS_OUT_OF_LINE inline void bring(const block_group g, const mount_ref& fs,
                                              const workspace& all, std::uint32_t number,
-                                             const plan::stretch chunks) {
+                                             const plan::chunk_range chunks) {
   const std::uint64_t all_end = chunks.end < all.how.chunks ? chunks.end : all.how.chunks;
   for (; all.files[number].first_chunk < all_end; ++number) {
     const vectors_place& d = all.files[number];

@@ -51,18 +51,18 @@ struct plan : tile::cut {
     early = std::min(ahead, early_units);
   }
 
-  struct stretch {
+  struct chunk_range {
     std::uint64_t begin, end;  // chunks
   };
   // The prefetch of the block with a chunk's first tile. The first chunk is prefetched while the
   // queries are packed. The blocks of the next chunks prefetch one of the first units each; the
   // first of them takes the rest of two units.
-  GPUFS_HD stretch brought_at_first(std::uint64_t chunk) const {
+  GPUFS_HD chunk_range brought_at_first(std::uint64_t chunk) const {
     if (chunk == 0 || chunk > ahead) return {0, 0};
     return {chunk == 1 ? 1 : chunk * unit, (chunk + 1) * unit};
   }
   // In addition, one block of each unit prefetches the next unit that no block has prefetched.
-  GPUFS_HD stretch brought_ahead(std::uint64_t chunk) const {
+  GPUFS_HD chunk_range brought_ahead(std::uint64_t chunk) const {
     if (chunk == 0 || chunk % unit != 0) return {0, 0};
     return {chunk + std::uint64_t{ahead} * unit, chunk + std::uint64_t{ahead + 1} * unit};
   }

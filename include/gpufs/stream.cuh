@@ -110,12 +110,12 @@ class file_stream {
   [[nodiscard]] GPUFS_HD std::int64_t read_token(const byte_set& delimiters, text_piece& token) {
     token = {};
     for (bool found = false; !found;) {
-      const stretch between =
+      const searched_text between =
           look_for([&](text_span text) { return find_of_set(g_, text, delimiters, false); });
       if (between.error != 0) return between.error;
       skip(between.bytes);
-      found = between.end == stretch::found;
-      if (between.end == stretch::at_file_end) return 0;
+      found = between.end == searched_text::found;
+      if (between.end == searched_text::at_file_end) return 0;
     }
     return take(token, 0, [&](text_span text) { return find_of_set(g_, text, delimiters, true); });
   }
@@ -125,7 +125,7 @@ class file_stream {
 
  private:
   // Where a search stopped. The buffer holds all of its bytes.
-  struct stretch {
+  struct searched_text {
     enum where : std::uint32_t { found, at_file_end, buffer_full };
     std::uint64_t bytes;
     std::int32_t error;
@@ -148,15 +148,16 @@ class file_stream {
 
   // Searches from the position on, until `find` finds something.
   template <class Find>
-  GPUFS_HD stretch look_for(const Find& find) {
-    if (buffer_ == nullptr || buffer_bytes_ == 0) return {0, -EINVAL, stretch::found};
+  GPUFS_HD searched_text look_for(const Find& find) {
+    if (buffer_ == nullptr || buffer_bytes_ == 0) return {0, -EINVAL, searched_text::found};
     for (;;) {
       const std::uint64_t at = find(text_span{text_, text_bytes_});
-      if (at != not_found) return {at, 0, stretch::found};
-      if (text_bytes_ == buffer_bytes_ - slack_) return {text_bytes_, 0, stretch::buffer_full};
+      if (at != not_found) return {at, 0, searched_text::found};
+      if (text_bytes_ == buffer_bytes_ - slack_)
+        return {text_bytes_, 0, searched_text::buffer_full};
       const std::int64_t n = fill();
-      if (n < 0) return {0, static_cast<std::int32_t>(n), stretch::found};
-      if (n == 0) return {text_bytes_, 0, stretch::at_file_end};
+      if (n < 0) return {0, static_cast<std::int32_t>(n), searched_text::found};
+      if (n == 0) return {text_bytes_, 0, searched_text::at_file_end};
     }
   }
 
@@ -181,13 +182,13 @@ class file_stream {
   template <class Find>
   GPUFS_HD std::int64_t take(text_piece& piece, std::uint64_t behind, const Find& find) {
     piece = {};
-    const stretch got = look_for(find);
+    const searched_text got = look_for(find);
     if (got.error != 0) return got.error;
-    const bool cut = got.end == stretch::buffer_full;
+    const bool cut = got.end == searched_text::buffer_full;
     const std::uint64_t left = cut && behind == 0 ? 1 : 0;
     if (got.bytes == left && cut) return -EINVAL;
     piece = {{text_, got.bytes - left}, cut};
-    const std::uint64_t taken = got.bytes - left + (got.end == stretch::found ? behind : 0);
+    const std::uint64_t taken = got.bytes - left + (got.end == searched_text::found ? behind : 0);
     skip(taken);
     return static_cast<std::int64_t>(taken);
   }

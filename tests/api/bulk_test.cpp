@@ -171,7 +171,7 @@ TEST_P(bulk_test, reading_from_front_to_back_loads_runs) {
 }
 
 // A reader of pages that were loaded ahead misses none of them, and must still have more loaded:
-// not every other stretch.
+// not every other chunk.
 TEST_P(bulk_test, reading_from_front_to_back_stays_ahead) {
   // With pages of 4 KiB so large that only one page of several is looked at when it is missing.
   options.bulk_bytes = std::max<std::uint64_t>(4 * chunk * page_bytes(), std::uint64_t{1} << 20);
@@ -191,8 +191,8 @@ TEST_P(bulk_test, reading_here_and_there_loads_no_runs) {
   const std::uint64_t pages = 20 * chunk;
   write("a", pages * page_bytes());
   const std::int32_t fd = open_registered("a");
-  // The first pages of an extent, which were read to have it registered, look like a stretch, and
-  // what follows was loaded ahead: in runs of a quarter of `chunk`.
+  // The first pages of an extent, which were read to have it registered, look like a sequential
+  // reader, and what follows was loaded ahead: in runs of a quarter of `chunk`.
   const std::uint64_t used = chunk / 2;
   const std::uint64_t before = counted(counter::bulk_loads);
   for (std::uint64_t page = 5; page < pages / 2; page += 4) {

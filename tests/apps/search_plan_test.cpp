@@ -103,7 +103,7 @@ TEST_P(search_plan, each_chunk_is_brought_once_by_one_that_is_not_behind_it) {
     const std::uint64_t chunks = 3000;
     std::vector<int> times(chunks);
     for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-      for (const plan::stretch& s : {how.brought_at_first(chunk), how.brought_ahead(chunk)}) {
+      for (const plan::chunk_range& s : {how.brought_at_first(chunk), how.brought_ahead(chunk)}) {
         for (std::uint64_t c = s.begin; c < s.end; ++c) {
           ASSERT_GE(c, chunk);
           ASSERT_LT(c, chunk + (how.ahead + 2) * std::uint64_t{how.unit});

@@ -163,21 +163,21 @@ TEST_P(writes_by_mapping, to_a_file_that_becomes_shorter_under_the_copy_come_who
   }
 }
 
-// Each thread has stretches of its own, so whatever the order is, they hold what their thread wrote
+// Each thread has parts of its own, so whatever the order is, they hold what their thread wrote
 // last.
 TEST_P(writes_by_mapping, of_several_threads_leave_what_each_wrote_last) {
-  constexpr std::uint64_t threads = 4, stretch = 5 * large / 2, stretches = 9;
-  std::vector<std::string> last(threads * stretches, std::string(stretch, 'o'));
-  fill(std::string(threads * stretches * stretch, 'o'));
+  constexpr std::uint64_t threads = 4, part = 5 * large / 2, parts = 9;
+  std::vector<std::string> last(threads * parts, std::string(part, 'o'));
+  fill(std::string(threads * parts * part, 'o'));
   std::vector<std::thread> writers;
   for (std::uint64_t t = 0; t < threads; ++t) {
     writers.emplace_back([&, t] {
       std::mt19937_64 random(t);
       for (int i = 0; i < 300; ++i) {
-        const std::uint64_t number = random() % stretches * threads + t;
-        const std::uint64_t bytes = 1 + random() % stretch, at = random() % (stretch - bytes + 1);
+        const std::uint64_t number = random() % parts * threads + t;
+        const std::uint64_t bytes = 1 + random() % part, at = random() % (part - bytes + 1);
         const std::string put(bytes, static_cast<char>('a' + random() % 26));
-        write(put, number * stretch + at);
+        write(put, number * part + at);
         last[number].replace(at, bytes, put);
       }
     });

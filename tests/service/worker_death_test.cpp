@@ -99,12 +99,12 @@ TEST_P(worker_death_test, of_the_only_one_ends_every_later_call) {
   EXPECT_TRUE(rig.workers().stop(soon_ns));
 }
 
-// Many write their own stretches of one file, neighbours of each other's. Who is told that it went
+// Many write their own parts of one file, neighbours of each other's. Who is told that it went
 // well has its bytes in the file; the others' are there or not, but nobody's elsewhere.
 TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
-  constexpr unsigned clients_count = 12, rounds = 60, stretch = 50;
+  constexpr unsigned clients_count = 12, rounds = 60, part = 50;
   for (const unsigned workers : {1u, 3u}) {
-    const std::string before(clients_count * rounds * stretch, '-');
+    const std::string before(clients_count * rounds * part, '-');
     memory_->write("/a", before);
     io_->clear();
     service_rig_options options = with_workers(workers);
@@ -119,10 +119,10 @@ TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
     for (unsigned c = 0; c < clients_count; ++c) {
       clients.emplace_back([&, c] {
         for (unsigned i = 0; i < rounds; ++i) {
-          const std::string bytes(stretch, static_cast<char>('a' + c));
+          const std::string bytes(part, static_cast<char>('a' + c));
           const std::uint64_t start = platform::now_ns();
-          const rig_reply r = rig.write(file.node, (i * clients_count + c) * stretch, bytes);
-          went_well[c][i] = r.result == static_cast<std::int32_t>(stretch);
+          const rig_reply r = rig.write(file.node, (i * clients_count + c) * part, bytes);
+          went_well[c][i] = r.result == static_cast<std::int32_t>(part);
           const rig_reply other =
               GetParam() == operation::sync
                   ? rig.call({request_code::sync, file.handle, 0, 0})
@@ -142,9 +142,9 @@ TEST_P(worker_death_test, under_load_loses_nothing_that_was_answered) {
     ASSERT_EQ(after.size(), before.size());
     for (unsigned i = 0; i < rounds; ++i) {
       for (unsigned c = 0; c < clients_count; ++c) {
-        const std::string now = after.substr((i * clients_count + c) * stretch, stretch);
-        const std::string bytes(stretch, static_cast<char>('a' + c));
-        EXPECT_TRUE(now == bytes || (!went_well[c][i] && now == std::string(stretch, '-')))
+        const std::string now = after.substr((i * clients_count + c) * part, part);
+        const std::string bytes(part, static_cast<char>('a' + c));
+        EXPECT_TRUE(now == bytes || (!went_well[c][i] && now == std::string(part, '-')))
             << c << " " << i << now;
       }
     }

@@ -13,7 +13,7 @@
 //
 // Where a run begins:
 // * (a) At the page itself, if the caller is about to read enough pages.
-// * (b) Ahead of the page. A chunk is an aligned stretch of `chunk` pages. The run is the first
+// * (b) Ahead of the page. A chunk is `chunk` aligned pages. The run is the first
 //   chunk ahead of which no page is resident or loading. Conditions: nearly all pages just before
 //   this page are resident or loading; and, going back, at least as many chunks have resident or
 //   loading pages as the chosen chunk is ahead. So a sequential reader gets more and more chunks
@@ -109,13 +109,13 @@ class bulk_loader {
 
   // Where ahead of `page` a run should begin, and how many pages it should have; 0 pages: nowhere.
   // Does not wait.
-  struct stretch {
+  struct page_range {
     std::uint64_t page;
     std::uint64_t count;
   };
-  GPUFS_HD GPUFS_OUT_OF_LINE static stretch place_ahead(const mount_ref& fs, const Group g,
-                                                        const file_view file, std::uint64_t page,
-                                                        reason why) {
+  GPUFS_HD GPUFS_OUT_OF_LINE static page_range place_ahead(const mount_ref& fs, const Group g,
+                                                           const file_view file, std::uint64_t page,
+                                                           reason why) {
     return bulk_loader(fs, g, file).place_ahead_of(page, why);
   }
 
@@ -194,9 +194,9 @@ class bulk_loader {
   GPUFS_HD bool is_there(std::uint64_t page) const { return index_.guess(key_of(page)) != 0; }
 
   // The first chunk ahead that no group has begun, for a sequential reader of `page`.
-  GPUFS_HD stretch place_ahead_of(std::uint64_t page, reason why) const {
+  GPUFS_HD page_range place_ahead_of(std::uint64_t page, reason why) const {
     const bulk_layout& bulk = fs_.layout.bulk;
-    constexpr stretch nowhere{0, 0};
+    constexpr page_range nowhere{0, 0};
     if (page < bulk.least || is_bus_busy(page)) return nowhere;
     if (why == reason::mark) {
       // A mark is evidence of a sequential reader by itself, and groups that read together are not
@@ -248,7 +248,7 @@ class bulk_loader {
       n += is_there(first + sample_of(i, samples, count)) ? 1u : 0u;
     return static_cast<std::uint32_t>(g_.sum(n));
   }
-  // The page of sample `i` of `of`, in a stretch of `count` pages.
+  // The page of sample `i` of `of`, of `count` consecutive pages.
   GPUFS_HD static std::uint32_t sample_of(std::uint32_t i, std::uint32_t of, std::uint32_t count) {
     const std::uint32_t distance = count / of == 0 ? 1 : count / of;
     return (distance * i + (5 * i + 3) % distance) % count;

@@ -101,7 +101,7 @@ class page_loader {
                                     typename bulk_loader<Group>::reason why) const {
     using bulk = bulk_loader<Group>;
     bulk_run run{};
-    const typename bulk::stretch ahead = bulk::place_ahead(fs_, g_, file_, page, why);
+    const typename bulk::page_range ahead = bulk::place_ahead(fs_, g_, file_, page, why);
     if (ahead.count == 0) return run;
     const page_loader first(fs_, g_, file_, ahead.page);
     page_cache<Group> cache(fs_, g_, file_.record);
