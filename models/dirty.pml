@@ -815,7 +815,7 @@ marked:
     :: else -> goto grow
     fi;
 mark:
-    /* finish_run() */
+    /* finish_pinned() */
     set_bits();
     atomic { seen = flags }
     set();

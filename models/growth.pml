@@ -3,7 +3,7 @@
  * end the page and the host's file agree.
  *
  * Real code: include/gpufs/file/write_bytes.cuh ("Concurrent writes and truncations",
- * write_resident, finish_run, write_any), file/truncate.cuh (truncate_file), cache/dirty.cuh
+ * write_resident, finish_pinned, write_any), file/truncate.cuh (truncate_file), cache/dirty.cuh
  * (set, set_again, note_cut, is_uncut, is_untaken), cache/run_writer.cuh (write).
  *
  * One page, which lies wholly past the end of the file at first. Two groups write a part of it
@@ -88,7 +88,7 @@ proctype fast()
     :: marked && covered -> goto done
     :: else
     fi;
-    /* finish_run() */
+    /* finish_pinned() */
     do
     :: true ->
         if

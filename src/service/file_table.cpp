@@ -181,7 +181,7 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
   };
   // The end of the bytes from `i` on that are all set, or all unset, in the mask. It skips whole
   // words where it can.
-  const auto end_of_run = [&](std::uint64_t i, bool set) {
+  const auto end_of_equal_bits = [&](std::uint64_t i, bool set) {
     if (mask == nullptr) return bytes;
     while (i < bytes) {
       const std::uint64_t others = (set ? ~mask[i / 64] : mask[i / 64]) >> i % 64;
@@ -194,7 +194,7 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
   std::int64_t written = 0;
   for (std::uint64_t at = 0; at < bytes;) {
     const bool set = is_set(at);
-    const std::uint64_t end = end_of_run(at, set);
+    const std::uint64_t end = end_of_equal_bits(at, set);
     while (set && at < end) {
       const std::int64_t n = file.write(from + at, end - at, offset + at);
       if (n == -EINTR) continue;

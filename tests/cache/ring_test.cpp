@@ -224,28 +224,28 @@ TEST(ring, a_small_one_reclaims_nothing) {
 TEST(ring, gives_consecutive_slots_as_far_as_they_can_be_had) {
   const bare_cache cache(one_ring(32));
   auto rings = cache.rings();
-  slot_run run = rings.take_consecutive(this_thread(), 0, 10, 2);
-  EXPECT_EQ(run.first, 0u);
-  EXPECT_EQ(run.count, 10u);
+  slot_range range = rings.take_consecutive(this_thread(), 0, 10, 2);
+  EXPECT_EQ(range.first, 0u);
+  EXPECT_EQ(range.count, 10u);
   // They are not offered again, claimed or not.
   EXPECT_EQ(load(cache, 0), 10u);
   for (std::uint64_t n = 1; n < 22; ++n) load(cache, n);
-  // From the front again; a pinned slot ends a run.
+  // From the front again; a pinned slot ends a range.
   for (std::uint64_t n = 22; n < 32; ++n) load(cache, n);
   EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 4, 2).first, 10u);
   const pinned_slot pinned = cache.index().find_and_pin({1, 7});  // in slot 17
   ASSERT_TRUE(pinned.found);
   ASSERT_EQ(pinned.slot, 17u);
-  run = rings.take_consecutive(this_thread(), 0, 10, 2);
-  EXPECT_EQ(run.first, 14u);
-  EXPECT_EQ(run.count, 3u);
-  // Too few, and then none is taken; but the next run does not meet the same slot again.
+  range = rings.take_consecutive(this_thread(), 0, 10, 2);
+  EXPECT_EQ(range.first, 14u);
+  EXPECT_EQ(range.count, 3u);
+  // Too few, and then none is taken; but the next search does not meet the same slot again.
   EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 10, 2).count, 0u);
   cache.frames().unpin(pinned.slot);
-  // The end of the ring ends a run as well.
-  run = rings.take_consecutive(this_thread(), 0, 100, 2);
-  EXPECT_EQ(run.first, 18u);
-  EXPECT_EQ(run.count, 14u);
+  // The end of the ring ends a range as well.
+  range = rings.take_consecutive(this_thread(), 0, 100, 2);
+  EXPECT_EQ(range.first, 18u);
+  EXPECT_EQ(range.count, 14u);
   EXPECT_EQ(rings.take_consecutive(this_thread(), 0, 1, 1).first, 0u);
 }
 
@@ -259,20 +259,20 @@ TEST(ring, offers_again_what_was_given_back_behind_others) {
   rings.give_back(0, 0, 8);   // not the last that were taken
   rings.give_back(0, 10, 6);  // nor these
   // From the front of what came back; the rest stays.
-  slot_run run = take(3, 2);
-  EXPECT_EQ(run.first, 0u);
-  EXPECT_EQ(run.count, 3u);
+  slot_range range = take(3, 2);
+  EXPECT_EQ(range.first, 0u);
+  EXPECT_EQ(range.count, 3u);
   // Not to who wants more.
-  run = take(7, 7);
-  EXPECT_EQ(run.first, 24u);
-  EXPECT_EQ(run.count, 7u);
-  run = take(8, 6);
-  EXPECT_EQ(run.first, 10u);
-  EXPECT_EQ(run.count, 6u);
-  // What is not free any more is nobody's run: the search for a victim came by.
+  range = take(7, 7);
+  EXPECT_EQ(range.first, 24u);
+  EXPECT_EQ(range.count, 7u);
+  range = take(8, 6);
+  EXPECT_EQ(range.first, 10u);
+  EXPECT_EQ(range.count, 6u);
+  // What is not free any more is in no range: the search for a victim came by.
   for (std::uint64_t n = 0; n < 32; ++n) load(cache, n);
-  run = take(5, 2);
-  EXPECT_NE(run.first, 3u);
+  range = take(5, 2);
+  EXPECT_NE(range.first, 3u);
   cache.expect_at_rest();
 }
 
@@ -297,9 +297,9 @@ TEST(ring, remembers_the_longest_of_what_was_given_back) {
     ASSERT_EQ(rings.take_consecutive(this_thread(), 0, 6, 2).first, n * 6);
   for (std::uint32_t n = 0; n < slot_ring::returned_max; ++n) rings.give_back(0, n * 5, 1);
   rings.give_back(0, 40, 4);
-  const slot_run run = rings.take_consecutive(this_thread(), 0, 8, 2);
-  EXPECT_EQ(run.first, 40u);
-  EXPECT_EQ(run.count, 4u);
+  const slot_range range = rings.take_consecutive(this_thread(), 0, 8, 2);
+  EXPECT_EQ(range.first, 40u);
+  EXPECT_EQ(range.count, 4u);
 }
 
 TEST(ring, keys_spread_over_all_rings) {

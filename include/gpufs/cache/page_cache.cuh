@@ -84,7 +84,7 @@ class page_cache : detail::frame_search<Group> {
 
   // The fast path of acquire(): pins the page if the index's guess finds it resident and unmarked;
   // otherwise `valid` is `not_there`. The caller calls count_hits() next. Collective. Does not
-  // wait. `dirt`: as in pin_run(), in the leader.
+  // wait. `dirt`: as in pin_several(), in the leader.
   template <slot_header::use for_what = slot_header::use::loads>
   GPUFS_HD page_pin find_resident(const page_key& key, std::uint32_t* dirt = nullptr) {
     page_pin pin{};
@@ -98,37 +98,38 @@ class page_cache : detail::frame_search<Group> {
 
   // Pins pages `first`, `first` + 1, ... by the fast path, up to the first page that it does not
   // find; at most `count`, which is at most the group's size. Returns how many. The member with
-  // rank i has page `first` + i in `mine`. All members look at once, so the run costs the latency
+  // rank i has page `first` + i in `mine`. All members look at once, so all pages cost the latency
   // of one page. Collective; not for blocks. Does not wait. For stores, `dirt` gets the flags of
   // the member's page (frame_dirt) from before the pin.
   template <slot_header::use for_what = slot_header::use::loads>
-  GPUFS_HD std::uint32_t pin_run(std::uint64_t version, std::uint64_t first, std::uint32_t count,
-                                 page_pin& mine, std::uint32_t* dirt = nullptr) {
+  GPUFS_HD std::uint32_t pin_several(std::uint64_t version, std::uint64_t first,
+                                     std::uint32_t count, page_pin& mine,
+                                     std::uint32_t* dirt = nullptr) {
     mine = {0, not_there};
     if (g_.rank() < count) mine = take_at_a_glance<for_what>({version, first + g_.rank()}, dirt);
     if (mine.valid == marked) mine.valid = not_there;
-    const std::uint32_t run = g_.leading(mine.valid != not_there);
+    const std::uint32_t pinned = g_.leading(mine.valid != not_there);
     // A ballot orders no memory: this lets all members read what each one acquired.
     g_.sync();
-    count_hits_of(g_.rank() < run);
-    if (g_.rank() >= run && mine.valid != not_there) frames_.unpin(mine.frame);
-    return run;
+    count_hits_of(g_.rank() < pinned);
+    if (g_.rank() >= pinned && mine.valid != not_there) frames_.unpin(mine.frame);
+    return pinned;
   }
-  // As pin_run(), for any pages: one for each member with `wanted`. Returns whether the member's
-  // page is pinned.
+  // As pin_several(), for any pages: one for each member with `wanted`. Returns whether the
+  // member's page is pinned.
   GPUFS_HD bool pin_each(std::uint64_t version, std::uint64_t page, bool wanted, page_pin& mine) {
     mine = {0, not_there};
     if (wanted) mine = take_at_a_glance({version, page});
     if (mine.valid == marked) mine.valid = not_there;
-    // As in pin_run().
+    // As in pin_several().
     g_.sync();
     const bool pinned = mine.valid != not_there;
     count_hits_of(pinned);
     return pinned;
   }
-  // Unpins the pages of a run after copies out of them (see release_copied).
-  GPUFS_HD void release_run(std::uint32_t run, const page_pin& mine) {
-    release_each(g_.rank() < run, mine);
+  // Unpins the first `count` pages after copies out of them (see release_copied).
+  GPUFS_HD void release_several(std::uint32_t count, const page_pin& mine) {
+    release_each(g_.rank() < count, mine);
   }
   GPUFS_HD void release_each(bool pinned, const page_pin& mine) {
     g_.sync();
@@ -146,7 +147,7 @@ class page_cache : detail::frame_search<Group> {
     page_pin mine{0, 0};
     if (wanted) mine = take_at_a_glance({version, page});
     if (mine.valid == marked) mine.valid = not_there;
-    // As in pin_run().
+    // As in pin_several().
     g_.sync();
     count_hits_of(wanted && mine.valid >= 0);
     if (g_.leading(mine.valid != not_there) == g_.size()) return mine;

@@ -27,7 +27,7 @@ struct alignas(128) slot_ring {
   // For frames (cache/write_back.cuh):
   atomic_word<std::uint64_t> clean;  // Free-running; how far write-back has come.
   atomic_word<std::uint32_t> dirty;  // Dirty pages in this ring.
-  // Runs of slots that `next` has passed and that were given back unused: first slot in the upper
+  // Ranges of slots that `next` has passed and that were given back unused: first slot in the upper
   // half, count in the lower half; 0: none. A hint: the slot's header says whether it is free.
   static constexpr std::uint32_t returned_max = 8;
   atomic_word<std::uint64_t> returned[returned_max];
@@ -41,7 +41,7 @@ struct alignas(128) slot_ring {
 static_assert(sizeof(slot_ring) == 128, "rings of different multiprocessors share no line");
 
 // Slots with consecutive numbers.
-struct slot_run {
+struct slot_range {
   std::uint32_t first;
   std::uint32_t count;
 };
@@ -121,9 +121,9 @@ class ring_set {
   // The slots are not claimed yet, but the ring rarely offers them to another group. Collective.
   // Does not wait.
   template <class Group>
-  GPUFS_HD slot_run take_consecutive(const Group& g, std::uint32_t own, std::uint32_t most,
-                                     std::uint32_t least) {
-    slot_run back{0, 0};
+  GPUFS_HD slot_range take_consecutive(const Group& g, std::uint32_t own, std::uint32_t most,
+                                       std::uint32_t least) {
+    slot_range back{0, 0};
     if (g.is_leader()) back = take_returned(own, most, least);
     back = g.broadcast(back);
     if (back.count != 0) {
@@ -145,21 +145,22 @@ class ring_set {
              word == slot_state::unpinned(slot_phase::resident);
     });
     if (fit < least) {
-      // Move `next` past the obstacle (the ring's end, a slot in use). Otherwise every later run
+      // Move `next` past the obstacle (the ring's end, a slot in use). Otherwise every later call
       // would meet it again.
       const std::uint32_t past = fit == count ? count : fit + 1;
       std::uint64_t expected = at.next;
       if (g.is_leader()) (void)ring.next.compare_exchange_relaxed(expected, at.next + past);
       return {0, 0};
     }
-    // Not retried: a failure means that other groups allocate here, so this is no place for a run.
+    // Not retried: a failure means that other groups allocate here, so this is no place for a
+    // range.
     std::uint32_t taken = 0;
     if (g.is_leader()) taken = ring.next.compare_exchange_relaxed(at.next, at.next + fit) ? 1 : 0;
-    return g.broadcast(taken) != 0 ? slot_run{first, fit} : slot_run{0, 0};
+    return g.broadcast(taken) != 0 ? slot_range{first, fit} : slot_range{0, 0};
   }
 
   // Gives back slots of take_consecutive() that the caller does not want; the ring offers them
-  // again. Called by one thread. When many groups want the same run, all but one give their slots
+  // again. Called by one thread. When many groups want the same range, all but one give their slots
   // back. Otherwise those slots would stay unused until `next` has gone round the ring, and has
   // evicted all other slots.
   GPUFS_HD void give_back(std::uint32_t own, std::uint32_t first, std::uint32_t count) {
@@ -167,7 +168,7 @@ class ring_set {
     std::uint64_t next = ring.next.load_relaxed();
     const bool last = next >= count && ring.slot_at(next - count) == first;
     if (last && ring.next.compare_exchange_relaxed(next, next - count)) return;
-    // Replaces the shortest run: pieces that are too short for any run would block the list.
+    // Replaces the shortest range: ranges that are too short for any caller would block the list.
     // Retried, because other groups change the list too.
     for (std::uint32_t attempt = 0; attempt < slot_ring::returned_max; ++attempt) {
       atomic_word<std::uint64_t>* place = ring.returned;
@@ -196,8 +197,8 @@ class ring_set {
   // holds no unloaded slot.
   template <class Group>
   GPUFS_HD std::uint32_t reclaim_ahead(const Group& g, std::uint32_t own) {
-    run r{};
-    if (g.is_leader()) r = take_run(own, g.size() == 1 ? 2 : g.size());
+    positions r{};
+    if (g.is_leader()) r = take_positions(own, g.size() == 1 ? 2 : g.size());
     r = g.broadcast(r);
     std::uint32_t evicted = 0;
     for (std::uint32_t i = g.rank(); i < r.count; i += g.size()) {
@@ -213,19 +214,19 @@ class ring_set {
   }
 
  private:
-  // How many slots of the run come before the first whose state does not `fit`. Collective.
+  // How many slots of the range come before the first whose state does not `fit`. Collective.
   template <class Group, class Fit>
-  GPUFS_HD std::uint32_t leading(const Group& g, const slot_run& run, const Fit& fit) const {
-    std::uint32_t count = run.count;
-    for (std::uint32_t i = g.rank(); i < run.count && count == run.count; i += g.size()) {
-      if (!fit(table_.header(run.first + i).state.peek())) count = i;
+  GPUFS_HD std::uint32_t leading(const Group& g, const slot_range& range, const Fit& fit) const {
+    std::uint32_t count = range.count;
+    for (std::uint32_t i = g.rank(); i < range.count && count == range.count; i += g.size()) {
+      if (!fit(table_.header(range.first + i).state.peek())) count = i;
     }
     return static_cast<std::uint32_t>(g.least(count));
   }
 
-  // Takes up to `most` slots of the longest run that was given back; none if that run is shorter
-  // than `least`. Called by one thread.
-  GPUFS_HD slot_run take_returned(std::uint32_t own, std::uint32_t most, std::uint32_t least) {
+  // Takes up to `most` slots of the longest range that was given back; none if that range is
+  // shorter than `least`. Called by one thread.
+  GPUFS_HD slot_range take_returned(std::uint32_t own, std::uint32_t most, std::uint32_t least) {
     atomic_word<std::uint64_t>* place = nullptr;
     std::uint64_t longest = 0;
     for (atomic_word<std::uint64_t>& other : rings_[own].returned) {
@@ -243,14 +244,14 @@ class ring_set {
   }
 
   // Positions that the caller reclaims.
-  struct run {
+  struct positions {
     std::uint64_t from;
     std::uint64_t count;
   };
 
   // Called by one thread. Takes fewer than `wanted` positions only if the ring's lead is smaller:
   // one eviction costs a group about as much as one per member.
-  GPUFS_HD GPUFS_OUT_OF_LINE run take_run(std::uint32_t own, std::uint32_t wanted) {
+  GPUFS_HD GPUFS_OUT_OF_LINE positions take_positions(std::uint32_t own, std::uint32_t wanted) {
     slot_ring& ring = rings_[own];
     const std::uint32_t ahead = lead(ring.count);
     const std::uint64_t next = ring.next.load_relaxed();
@@ -261,8 +262,8 @@ class ring_set {
     const std::uint64_t count = missing < wanted ? missing : wanted;
     if (count < wanted && count < (ahead + 1) / 2) return {0, 0};
     // Not retried: a failure means that another group reclaims.
-    return ring.reclaim.compare_exchange_relaxed(position, from + count) ? run{from, count}
-                                                                         : run{0, 0};
+    return ring.reclaim.compare_exchange_relaxed(position, from + count) ? positions{from, count}
+                                                                         : positions{0, 0};
   }
 
   slot_ring* rings_;

@@ -301,7 +301,7 @@ class bulk_loader {
     run.slot = t.slot;
     run.count = 0;
     if (t.count == 0) return 0;
-    const slot_run frames =
+    const slot_range frames =
         frames_.rings().take_consecutive(g_, t.ring, t.count, fs_.layout.bulk.least);
     run.frame = frames.first;
     run.count = frames.count;

@@ -101,10 +101,10 @@ GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Group& g, const 
     const std::uint64_t left = ((end - 1) >> fs.layout.page_shift) + 1 - page;
     const std::uint32_t wanted = left < most ? static_cast<std::uint32_t>(left) : most;
     page_pin mine{};
-    const std::uint32_t run = cache.pin_run(file.version, page, wanted, mine);
-    page_part part{at, at, run == wanted};
+    const std::uint32_t pinned = cache.pin_several(file.version, page, wanted, mine);
+    page_part part{at, at, pinned == wanted};
     GPUFS_NO_UNROLL
-    for (std::uint32_t i = 0; i < run; ++i) {
+    for (std::uint32_t i = 0; i < pinned; ++i) {
       const page_pin pin{g.from(mine.frame, i), static_cast<std::int32_t>(g.from(
                                                     static_cast<std::uint32_t>(mine.valid), i))};
       part = part_of_page(fs, pin, page + i, at, end);
@@ -112,10 +112,10 @@ GPUFS_HD std::uint64_t read_resident(const mount_ref& fs, const Group& g, const 
       if (!part.whole) break;
     }
     finish_copies();
-    cache.release_run(run, mine);
+    cache.release_several(pinned, mine);
     buffer += part.stop - at;
     at = part.stop;
-    if (at == end || run != wanted || !part.whole) return at;
+    if (at == end || pinned != wanted || !part.whole) return at;
   }
 }
 

@@ -87,7 +87,7 @@ GPUFS_HD void write_back_ahead(const mount_ref& fs, const Group& g, const slot_k
 // A write that makes the file longer marks pages that may be in the range of no truncation until
 // the write raises the size. If a cleaner takes such a page in between, its bytes may be in the
 // host's file when a truncation cuts that file, and the page is clean afterwards. So the write
-// marks such a page again (finish_run()). models/growth.pml checks these orders.
+// marks such a page again (finish_pinned()). models/growth.pml checks these orders.
 
 // Whether no truncation was under way since wait_for_cut() returned `before`. Acquire and release:
 // a truncation that begins later sees what the caller has marked. Called by one thread.
@@ -128,13 +128,13 @@ GPUFS_HD inline std::uint64_t part_in_page(const mount_ref& fs, std::uint64_t at
   return room < end - at ? room : end - at;
 }
 
-// Where a write stopped. The `run` pages from `at` on have their bytes and their bits, and are
+// Where a write stopped. The `pinned` pages from `at` on have their bytes and their bits, and are
 // pinned, but the write of them is not complete. The member with rank i has the frame of page i of
-// the run, in `seen` the flags of the page from before the bytes, and whether the page is still
+// these, in `seen` the flags of the page from before the bytes, and whether the page is still
 // `unmarked`. `covered`: the size covered the bytes before the marks.
 struct write_end {
   std::uint64_t at;
-  std::uint32_t run;
+  std::uint32_t pinned;
   std::uint32_t frame;
   std::uint32_t seen;
   bool unmarked;
@@ -160,16 +160,16 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     const std::uint64_t left = ((end - 1) >> fs.layout.page_shift) + 1 - page;
     page_pin mine{};
     std::uint32_t seen = 0;
-    const std::uint32_t run = cache.template pin_run<slot_header::use::stores>(
+    const std::uint32_t pinned = cache.template pin_several<slot_header::use::stores>(
         version_to_write(file), page, left < most ? static_cast<std::uint32_t>(left) : most, mine,
         &seen);
-    if (run == 0) break;
-    const bool has_one = g.rank() < run;
-    const std::uint64_t behind = (page + run) << fs.layout.page_shift;
+    if (pinned == 0) break;
+    const bool has_one = g.rank() < pinned;
+    const std::uint64_t behind = (page + pinned) << fs.layout.page_shift;
     const std::uint64_t stop = behind < end ? behind : end;
     std::uint64_t to = at;
     GPUFS_NO_UNROLL
-    for (std::uint32_t i = 0; i < run; ++i) {
+    for (std::uint32_t i = 0; i < pinned; ++i) {
       const std::uint64_t n = part_in_page(fs, to, stop);
       copy_into_page(g, fs.page(g.from(mine.frame, i)) + (to & (page_bytes - 1)), from + (to - at),
                      n);
@@ -177,27 +177,28 @@ GPUFS_HD write_end write_resident(const mount_ref& fs, const Group& g, const fil
     }
     GPUFS_SCHEDULE_POINT("write.mark");
     g.sync();  // All members' stores come before each member's bits and flags.
-    // Only the first and the last page of the run can be written in part.
+    // Only the first and the last pinned page can be written in part.
     const std::uint64_t first_end = at + part_in_page(fs, at, stop);
-    const std::uint64_t last = (page + run - 1) << fs.layout.page_shift;
+    const std::uint64_t last = (page + pinned - 1) << fs.layout.page_shift;
     const bool first_is_part = first_end - at != page_bytes;
-    const bool last_is_part = run > 1 && stop - last != page_bytes;
+    const bool last_is_part = pinned > 1 && stop - last != page_bytes;
     if (first_is_part)
       set_bits(fs, g, g.from(mine.frame, 0), at & (page_bytes - 1),
                ((first_end - 1) & (page_bytes - 1)) + 1);
-    if (last_is_part) set_bits(fs, g, g.from(mine.frame, run - 1), 0, stop - last);
+    if (last_is_part) set_bits(fs, g, g.from(mine.frame, pinned - 1), 0, stop - last);
     if (first_is_part || last_is_part) g.sync();
     // Each member reads the size before it marks: see "Concurrent writes and truncations". All
     // members read it in one access, because all writers of the file read this word.
     const std::uint64_t size = appends ? stop : fs.node(file.node).size.load_relaxed();
     bool marked = true;
     if (has_one) {
-      const bool part = (g.rank() == 0 && first_is_part) || (g.rank() == run - 1 && last_is_part);
+      const bool part =
+          (g.rank() == 0 && first_is_part) || (g.rank() == pinned - 1 && last_is_part);
       marked =
           page_dirt(fs, mine.frame).set_again(seen, part ? page_dirt::partial : page_dirt::whole);
     }
     const bool covered = covers(size, stop);
-    if (!g.all(marked && covered)) return {at, run, mine.frame, seen, !marked, g.all(covered)};
+    if (!g.all(marked && covered)) return {at, pinned, mine.frame, seen, !marked, g.all(covered)};
     // No fence needed, for the reason given in mark_page().
     if (has_one) frame_table(fs).header(mine.frame).state.unpin_copied();
     from += stop - at;
@@ -246,16 +247,16 @@ GPUFS_HD inline bool mark_page(const mount_ref& fs, const file_view& file,
   return fresh;
 }
 
-// Completes a run of write_resident(): marks the pages, raises the size, and checks for
+// Completes the pinned pages of write_resident(): marks the pages, raises the size, and checks for
 // truncations. Returns where the write stopped. Collective.
 template <class Group>
-GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const file_view& file,
-                                  const write_end& done, std::uint64_t end, bool appends) {
-  if (done.run == 0) return done.at;
+GPUFS_HD std::uint64_t finish_pinned(const mount_ref& fs, const Group& g, const file_view& file,
+                                     const write_end& done, std::uint64_t end, bool appends) {
+  if (done.pinned == 0) return done.at;
   const std::uint64_t page = done.at >> fs.layout.page_shift;
-  const std::uint64_t behind = (page + done.run) << fs.layout.page_shift;
+  const std::uint64_t behind = (page + done.pinned) << fs.layout.page_shift;
   const std::uint64_t stop = behind < end ? behind : end;
-  const bool has_page = g.rank() < done.run;
+  const bool has_page = g.rank() < done.pinned;
   // Returns the value of the member with rank i. A block has one page, which its leader has.
   const auto from_member = [&](std::uint32_t value, [[maybe_unused]] std::uint32_t i) {
     if constexpr (Group::has_warps) return g.broadcast(value);
@@ -264,7 +265,7 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
   bool unmarked = done.unmarked, covered = done.covered, fresh = false, cut = false;
   for (;;) {
     std::uint64_t at = done.at;
-    for (std::uint32_t i = 0; i < done.run; ++i) {
+    for (std::uint32_t i = 0; i < done.pinned; ++i) {
       const std::uint64_t n = part_in_page(fs, at, stop),
                           within = at & (fs.layout.page_bytes() - 1);
       at += n;
@@ -291,20 +292,20 @@ GPUFS_HD std::uint64_t finish_run(const mount_ref& fs, const Group& g, const fil
   }
   g.sync();
   if (has_page) frame_table(fs).header(done.frame).state.unpin_copied();
-  for (std::uint32_t i = 0; i < done.run; ++i) {
+  for (std::uint32_t i = 0; i < done.pinned; ++i) {
     if (from_member(fresh ? 1 : 0, i) != 0)
       write_back_ahead(fs, g, {version_to_write(file), page + i});
   }
   return cut ? done.at : stop;
 }
 
-// Abandons the run of write_resident() when the descriptor was closed during the write: no
+// Abandons the pinned pages of write_resident() when the descriptor was closed during the write: no
 // descriptor is left under which its bytes may be marked. Collective.
 template <class Group>
-GPUFS_HD void abandon_run(const mount_ref& fs, const Group& g, const write_end& done) {
+GPUFS_HD void abandon_pinned(const mount_ref& fs, const Group& g, const write_end& done) {
   g.sync();
   (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
-    for (std::uint32_t i = 0; i < done.run; ++i) {
+    for (std::uint32_t i = 0; i < done.pinned; ++i) {
       write_back(fs, part).abandon(part.from(done.frame, i));
     }
     return 0;
@@ -335,14 +336,14 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
                                                   std::uint64_t end, bool appends) {
   const found_file found = find_to_write(fs, g, fd);
   if (found.error != 0) {
-    abandon_run(fs, g, done);
+    abandon_pinned(fs, g, done);
     return found.error;
   }
   const file_view& file = found.view;
   const std::uint64_t page_bytes = fs.layout.page_bytes();
   const std::uint64_t version = version_to_write(file);
   std::int32_t error = 0;
-  std::uint64_t at = finish_run(fs, g, file, done, end, appends);
+  std::uint64_t at = finish_pinned(fs, g, file, done, end, appends);
   while (at < end) {
     const std::uint64_t page = at >> fs.layout.page_shift;
     const std::uint64_t within = at & (page_bytes - 1), n = part_in_page(fs, at, end);
