@@ -98,6 +98,7 @@ class fsx_group {
     std::uint64_t once_end =
         0;  // what follows was not written yet through a descriptor of kind::once
   };
+  static constexpr std::uint64_t host_page_bytes = 4096, size_max = 400'000;
   static constexpr int names_count = 3, descriptors_max = 3, first_map = 9, maps_max = 2;
   static constexpr int shared_register = 12, shared_map = 13, sink_register = 14;
 

@@ -2,6 +2,7 @@
 // their number. By default 1 to 48, or one if the first seed is given.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
@@ -18,6 +19,12 @@ inline std::vector<std::uint64_t> seeds() {
   const std::uint64_t usual = std::getenv("GPUFS_TEST_SEED") == nullptr ? 48 : 1;
   std::vector<std::uint64_t> all(from_environment("GPUFS_TEST_SEED_COUNT", usual));
   std::iota(all.begin(), all.end(), from_environment("GPUFS_TEST_SEED", 1));
+  return all;
+}
+
+inline std::vector<std::uint64_t> first_seeds(std::size_t most) {
+  std::vector<std::uint64_t> all = seeds();
+  if (all.size() > most) all.resize(most);
   return all;
 }
 
