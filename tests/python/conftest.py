@@ -16,6 +16,8 @@ import gpufs
 import pytest
 from gpufs import _core
 
+from .file_cases import CONTENT
+
 TIMEOUT_S = 60
 
 Command = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -68,6 +70,26 @@ def _interruptible() -> Iterator[None]:
 def mount() -> Iterator[gpufs.Mount]:
     with gpufs.mount(device="cpu", cache="4MiB", cpu_threads=2, workers=1) as made:
         yield made
+
+
+# With a cache that is smaller than CONTENT.
+SHAPES = [(512, "64KiB"), (4096, "128KiB"), (65536, "512KiB")]
+
+
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"pages of {shape[0]}")
+def small(request: pytest.FixtureRequest) -> Iterator[gpufs.Mount]:
+    page, cache = request.param
+    with gpufs.mount(device="cpu", page=page, cache=cache, cpu_threads=2, workers=1) as made:
+        assert made.cache_bytes < len(CONTENT)
+        yield made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with CONTENT."""
+    path = tmp_path / "file"
+    path.write_bytes(CONTENT)
+    return path
 
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])
