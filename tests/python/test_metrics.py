@@ -1,9 +1,10 @@
+"""The server of metrics."""
+
 from __future__ import annotations
 
 import errno
 import gc
 import http.client
-import math
 import os
 import re
 import socket
@@ -17,112 +18,12 @@ from pathlib import Path
 
 import gpufs
 import pytest
-from gpufs import _core, _exposition, grep, metrics
-from hypothesis import given
-from hypothesis import strategies as st
+from gpufs import _core, grep, metrics
 
-from .test_mount import FORKS, in_child
+from .conftest import FORKS, in_child
+from .exposition_rules import validate
 
-NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
-LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 CLIENT_TIMEOUT_S = 20
-
-Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-def validate(text: str) -> Series:
-    """Checks every rule of the text format 0.0.4 by itself; returns all series. No timestamps."""
-    assert text.endswith("\n")
-    kinds: dict[str, str] = {}
-    helped: set[str] = set()
-    finished: set[str] = set()
-    current = ""
-    series: Series = {}
-    for line in text[:-1].split("\n"):
-        if line.startswith("# "):
-            _, word, name, rest = line.split(" ", 3)
-            assert NAME.fullmatch(name)
-            if word == "HELP":
-                assert name not in helped
-                assert re.fullmatch(r"(?:[^\\]|\\\\|\\n)*", rest)
-                helped.add(name)
-            else:
-                assert word == "TYPE"
-                assert name not in kinds
-                assert rest in ("counter", "gauge", "histogram")
-                kinds[name] = rest
-            family = name
-        else:
-            name, labels, value = split_sample(line)
-            family = re.sub(r"_(bucket|count|sum)$", "", name) if name not in kinds else name
-            assert family in kinds, "a TYPE comes before the first sample"
-            assert family in helped
-            key = (name, tuple(sorted(labels)))
-            assert key not in series, "two lines with the same name and labels"
-            series[key] = value
-            if kinds[family] == "counter":
-                assert name.endswith("_total")
-            if kinds[family] != "gauge":
-                assert math.isfinite(value)
-                assert value >= 0
-        if family != current:
-            assert family not in finished, "the lines of a metric are one group"
-            finished.add(current)
-            current = family
-    check_histograms(series, [name for name, kind in kinds.items() if kind == "histogram"])
-    return series
-
-
-def split_sample(line: str) -> tuple[str, list[tuple[str, str]], float]:
-    """Reads a sample letter by letter."""
-    match = NAME.match(line)
-    assert match is not None
-    at = match.end()
-    labels: list[tuple[str, str]] = []
-    if line[at] == "{":
-        at += 1
-        while line[at] != "}":
-            label = LABEL_NAME.match(line, at)
-            assert label is not None
-            at = label.end()
-            assert line[at : at + 2] == '="'
-            at += 2
-            value = ""
-            while line[at] != '"':
-                if line[at] == "\\":
-                    value += {"\\": "\\", '"': '"', "n": "\n"}[line[at + 1]]
-                    at += 2
-                else:
-                    value += line[at]
-                    at += 1
-            at += 1
-            labels.append((label[0], value))
-            if line[at] == ",":
-                at += 1
-                assert line[at] != "}"
-        at += 1
-    assert len({name for name, _ in labels}) == len(labels)
-    assert line[at] == " "
-    assert re.fullmatch(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", line[at + 1 :])
-    return match[0], labels, float(line[at + 1 :])
-
-
-def check_histograms(series: Series, names: list[str]) -> None:
-    for name in names:
-        found: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
-        for (sample, labels), value in series.items():
-            assert sample != f"{name}_sum", "not known"
-            if sample == f"{name}_bucket":
-                bound = float(dict(labels)["le"])
-                found.setdefault(tuple(label for label in labels if label[0] != "le"), []).append(
-                    (bound, value)
-                )
-        assert len(found) == sum(sample == f"{name}_count" for sample, _ in series)
-        for labels, buckets in found.items():
-            assert buckets == sorted(buckets), "bounds grow, and cumulative counts do not shrink"
-            assert [value for _, value in buckets] == sorted(value for _, value in buckets)
-            assert math.isinf(buckets[-1][0])
-            assert buckets[-1][1] == series[f"{name}_count", labels]
 
 
 def get(
@@ -165,9 +66,6 @@ def _nothing_is_left() -> Iterator[None]:
     assert open_sockets() == sockets
 
 
-# --- The text ---
-
-
 def test_all_statistics_are_served(
     mount: gpufs.Mount, server: metrics.MetricsServer, tree: Path
 ) -> None:
@@ -204,141 +102,6 @@ def test_all_statistics_are_served(
     assert told["gpufs_page_bytes"] == mount.page_bytes
     assert series["gpufs_mounts", ()] == 1
     assert series["gpufs_build_info", (("version", gpufs.__version__),)] == 1
-
-
-@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=32))
-def test_buckets_hold_what_their_bounds_say(counts: list[int]) -> None:
-    text = "".join(
-        f"{line}\n"
-        for line in [
-            *_exposition._head("x", "histogram", "-"),
-            *_exposition._histogram("x", {}, counts),
-        ]
-    )
-    series = validate(text)
-    bounds = {
-        float(dict(labels)["le"]): value
-        for (name, labels), value in series.items()
-        if name == "x_bucket"
-    }
-    for bit in range(len(counts) - 1):
-        # Times are whole nanoseconds: the next power of two, which `le` must not include, is in the
-        # next bucket.
-        bound = max(bound for bound in bounds if bound * 1e9 < 2 ** (bit + 1) - 0.5)
-        assert bounds[bound] == sum(counts[: bit + 1])
-        assert bound * 1e9 == pytest.approx(2 ** (bit + 1) - 1, rel=1e-12)
-    assert bounds[math.inf] == sum(counts)
-
-
-PATHS = st.binary(min_size=1).map(lambda content: content.replace(b"\0", b"/")) | st.text(
-    alphabet='\\"\nn{},= \t\r\v\f\x1c\x85\u2028\ufffda', min_size=1
-).map(str.encode)
-
-
-@given(st.lists(PATHS, min_size=1, max_size=8, unique=True))
-def test_every_path_is_a_label_of_its_own(paths: list[bytes]) -> None:
-    lines = [*_exposition._head("x", "gauge", "-")]
-    lines += [
-        _exposition._sample("x", _exposition._path_labels(os.fsdecode(path)), 1) for path in paths
-    ]
-    text = "".join(f"{line}\n" for line in lines)
-    text.encode()  # no surrogates are left
-    series = validate(text)
-    assert len(series) == len(paths)
-    decoded = []
-    for sample, (_, labels) in zip(metrics.parse(text), series, strict=True):
-        assert sample.labels == dict(labels)
-        exact = sample.labels.get("file_bytes")
-        decoded.append(sample.labels["file"].encode() if exact is None else bytes.fromhex(exact))
-    assert decoded == paths
-
-
-def test_files_are_told_on_request_only(
-    mount: gpufs.Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = 'a\\b"c\nd\udcff'
-    files = [
-        gpufs.FileStatistics(name, 10, 1, 2, 3, 4, 5, 6),
-        gpufs.FileStatistics("plain", 10, 7, 0, 0, 0, 1, 0),
-        gpufs.FileStatistics("plain", 10, 10, 0, 0, 0, 1, 0),  # opened in another way
-    ]
-    monkeypatch.setattr(gpufs.Mount, "file_stats", lambda _mount: files)
-    assert "file" not in {
-        label for _, labels in validate(metrics.exposition([mount])) for label, _ in labels
-    }
-    series = validate(metrics.exposition([mount], files=True))
-    told = {
-        (name, dict(labels)["file"], dict(labels).get("file_bytes")): value
-        for (name, labels), value in series.items()
-        if "file" in dict(labels)
-    }
-    odd = ('a\\b"c\nd\ufffd', os.fsencode(name).hex())
-    assert told["gpufs_file_hits_total", *odd] == 1
-    assert told["gpufs_file_loads_total", *odd] == 2
-    assert told["gpufs_file_direct_loads_total", *odd] == 3
-    assert told["gpufs_file_loaded_bytes_total", *odd] == 4
-    assert told["gpufs_file_holders", *odd] == 5
-    assert told["gpufs_file_extents", *odd] == 6
-    assert told["gpufs_file_hits_total", "plain", None] == 17
-    assert len(told) == 12
-
-
-def test_what_the_format_allows_is_parsed() -> None:
-    text = (
-        "# A comment\n\n \t\n#\n"
-        '  a:b_1{ x = "1" , y="{},= \\\\n\\n\\"" , } \t 1.5e-3   1395066363000 \n'
-        "plain +Inf\nempty{} NaN\n"
-        'odd{file="\r\v\x1c\x85\u2028"} -1 -2\n'
-    )
-    first, plain, empty, odd = metrics.parse(text)
-    assert first == ("a:b_1", {"x": "1", "y": '{},= \\n\n"'}, 0.0015)
-    assert plain == ("plain", {}, math.inf)
-    assert (empty.name, empty.labels, math.isnan(empty.value)) == ("empty", {}, True)
-    assert odd == ("odd", {"file": "\r\v\x1c\x85\u2028"}, -1)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(
-            "a",
-            "a b",
-            "1a 1",
-            'a{x="1" 1',
-            "a{x=1} 1",
-            'a{x="\\t"} 1',
-            'a{x="1"y="2"} 1',
-            'a{x="1",,} 1',
-            "a{,} 1",
-        ),
-        *(
-            'a{x="1"}',
-            "a 1 2 3",
-            "a 1 2.5",
-            "<html>",
-            'a{="1"} 1',
-            'a{x="1"} 1 }',
-            "é 1",
-            'a{x="1\n"} 1',
-        ),
-    ],
-)
-def test_what_the_format_does_not_have_is_an_error(line: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        metrics.parse(f"good 1\n{line}\n")
-
-
-@given(st.text(alphabet='ab{}"=,\\n 1\n#', max_size=30))
-def test_anything_is_parsed_or_an_error(text: str) -> None:
-    try:
-        samples = metrics.parse(text)
-    except ValueError:
-        return
-    for sample in samples:
-        assert NAME.fullmatch(sample.name)
-
-
-# --- The endpoint ---
 
 
 def test_paths_and_methods(server: metrics.MetricsServer) -> None:
