@@ -84,10 +84,12 @@ def test_each_row_of_what_is_durable_names_a_test() -> None:
         .partition("\n### ")[0]
     )
     rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    listed = section.partition("The rows, with their tests:\n\n")[2].partition("\n\n")[0]
+    items = re.split(r"^\d+\. ", listed, flags=re.MULTILINE)[1:]
     sources = "".join(source.read_text() for source in ROOT.glob("tests/*/*.cpp"))
-    assert len(rows) >= 8
-    for row in rows:
-        named = re.findall(r"`(\w+)\.(\w+)`", row.split("|")[-2])
+    assert len(rows) == len(items) >= 8
+    for row, item in zip(rows, items, strict=True):
+        named = re.findall(r"`(\w+)\.(\w+)`", item)
         assert named, row
         for suite, test in named:
             assert re.search(rf"^TEST(_P|_F)?\({suite}, {test}\)", sources, re.MULTILINE), (
