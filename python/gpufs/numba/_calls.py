@@ -192,7 +192,8 @@ def calls_of(group: str) -> Calls:
     def gfadvise(fs: Memory, fd: int, offset: int, count: int, advice: int) -> int:
         """Announces the use of a part of a file. Returns 0, or ``-errno``.
 
-        ``advice`` is ``os.POSIX_FADV_WILLNEED``.
+        ``advice`` is ``os.POSIX_FADV_WILLNEED`` or ``os.POSIX_FADV_DONTNEED``; other values do
+        nothing.
         """
         return native_gfadvise(  # type: ignore[no-any-return]
             (address_of(fs), fd, offset, count, advice)
