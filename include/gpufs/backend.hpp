@@ -50,8 +50,9 @@ class backend_file {
   virtual ~backend_file() = default;
   // Stores the file's current identity. Returns 0, or -errno.
   virtual int identify(file_identity& identity) = 0;
-  // Makes the file usable by the calling thread. Returns 0, or -errno. Other calls do the same if
-  // needed; the service calls this first, so that -EMFILE surfaces where it can be handled.
+  // Makes the file usable by the calling thread. Returns -errno on failure; any value of 0 or more
+  // is success. Other calls do the same if needed. The service calls this first, so that it can
+  // close other files and retry after -EMFILE or -ENFILE.
   virtual int prepare() { return 0; }
   // Reads at `offset`. Returns the bytes read (fewer than asked at the end of the file or when
   // interrupted), 0 at the end, or -errno. If the file changes meanwhile, the rest of `to` is
