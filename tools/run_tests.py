@@ -305,8 +305,7 @@ def cuda_architecture() -> str:
     """Returns the architecture to compile for.
 
     Without a GPU the code is not run and not assembled: assembling takes nine tenths of the time.
-    The consumer's kernel, which contains most device calls, is always assembled, for all
-    architectures.
+    The stage `consumer` always assembles one kernel, for all architectures.
     """
     return "90" if has_gpu() else "90-virtual"
 
@@ -340,28 +339,31 @@ def consumer(job: Job) -> None:
         f"-D{name}={cache_entry(BUILD / 'release', name)}"
         for name in ("CMAKE_CUDA_COMPILER", "CMAKE_CUDA_FLAGS")
     ]
-    cuda = ["-DCONSUMER_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=80-real;90", *toolkit]
-    tutorial_cuda = [
-        "-DTUTORIAL_CUDA=ON",
-        f"-DCMAKE_CUDA_ARCHITECTURES={cuda_architecture()}",
-        *toolkit,
-    ]
-    for example, language, options in (
-        ("cmake_consumer", "cpp", []),
-        ("cmake_consumer", "cuda", cuda),
-        ("tutorial", "cpp", []),
-        ("tutorial", "cuda", tutorial_cuda),
+    # One program for all architectures; it also runs without a GPU. All programs need a GPU, if
+    # they are compiled for one.
+    for name, target, architectures in (
+        ("tutorial-cpp", "all", None),
+        ("tutorial-cuda-one", "count", "80-real;90"),
+        ("tutorial-cuda", "all", cuda_architecture()),
     ):
-        build = BUILD / f"{example}-{language}"
+        build = BUILD / name
+        options = [
+            "-DTUTORIAL_CUDA=ON",
+            f"-DCMAKE_CUDA_ARCHITECTURES={architectures}",
+            *toolkit,
+        ]
         shutil.rmtree(build, ignore_errors=True)
         job.run(
-            *("cmake", "-S", ROOT / "examples" / example, "-B", build, "-G", "Ninja"),
-            *(f"-DCMAKE_PREFIX_PATH={prefix}", *options),
+            *("cmake", "-S", ROOT / "examples" / "tutorial", "-B", build, "-G", "Ninja"),
+            *(f"-DCMAKE_PREFIX_PATH={prefix}", *(options if architectures else ())),
         )
-        job.run("cmake", "--build", build, "--parallel", JOBS, timeout_s=COMPILE_TIMEOUT_S)
-        if example == "cmake_consumer":
-            job.run(build / "consumer")
-        elif language == "cpp" or has_gpu():  # the programs in CUDA need a GPU
+        job.run(
+            *("cmake", "--build", build, "--target", target, "--parallel", JOBS),
+            timeout_s=COMPILE_TIMEOUT_S,
+        )
+        if target != "all":
+            job.run(build / target)
+        elif architectures is None or has_gpu():
             job.run("ctest", "--test-dir", build, "--output-on-failure", "--timeout", "60")
         job.counts.add(Counts(passed=1))
 
