@@ -1,5 +1,4 @@
-// The device on which this program's tests run, mounts of a suitable size for tests, and memory of a
-// mount's device.
+// The device on which a program's tests run, and mounts of a suitable size for tests.
 #pragma once
 
 #include <cstddef>
