@@ -2,8 +2,6 @@
 # benchmarks (benchmarks/) are built alike. Sources under KERNELS instantiate kernels. They are
 # compiled as CUDA if there is nvcc, otherwise as C++ for the CPU device only.
 
-include(GpufsSeparateDeviceCode)
-
 function(gpufs_engine_library target library)
   target_sources(${target} PRIVATE ${ARGN})
   target_include_directories(${target} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
@@ -15,21 +13,17 @@ function(gpufs_engine_library target library)
 endfunction()
 
 # TESTED: also makes gpufs_<name>_checked for tests, over the checked library (src/CMakeLists.txt
-# gives the reason). WHOLE_PROGRAM: device functions are not compiled separately.
+# gives the reason).
 function(gpufs_engine name)
-  cmake_parse_arguments(PARSE_ARGV 1 engine "TESTED;WHOLE_PROGRAM" "" "SOURCES;KERNELS")
+  cmake_parse_arguments(PARSE_ARGV 1 engine "TESTED" "" "SOURCES;KERNELS")
   if(GPUFS_WITH_CUDA)
     set_source_files_properties(${engine_KERNELS} PROPERTIES LANGUAGE CUDA)
   endif()
   add_library(gpufs_${name} STATIC)
   gpufs_engine_library(gpufs_${name} gpufs ${engine_SOURCES} ${engine_KERNELS})
-  if(NOT engine_WHOLE_PROGRAM)
-    gpufs_separate_device_code(gpufs_${name})
-  endif()
   if(engine_TESTED AND GPUFS_BUILD_TESTS)
     add_library(gpufs_${name}_checked STATIC EXCLUDE_FROM_ALL)
     gpufs_engine_library(gpufs_${name}_checked gpufs_checked ${engine_SOURCES} ${engine_KERNELS})
-    gpufs_separate_device_code(gpufs_${name}_checked)
     set_target_properties(gpufs_${name}_checked PROPERTIES
       CUDA_ARCHITECTURES "${GPUFS_TEST_CUDA_ARCHITECTURES}")
   endif()

@@ -18,5 +18,4 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/gpufsConfig.cmake.in"
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/gpufsConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/gpufsConfig.cmake" "${PROJECT_BINARY_DIR}/gpufsConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/GpufsCudaWheel.cmake"
-  "${PROJECT_SOURCE_DIR}/cmake/GpufsSeparateDeviceCode.cmake"
   DESTINATION "${gpufs_package_dir}" COMPONENT devel)

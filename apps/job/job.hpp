@@ -77,10 +77,7 @@ class job {
   }
 
   // Reads a part of a file into device memory.
-  void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const {
-    const read_part kernel(path(file), file, offset, bytes, static_cast<char*>(to), failed());
-    launch(kernel, kernel.pieces(), many());
-  }
+  void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const;
 
   // Waits for the kernels, and throws their error. Returns the first `count` elements at memory().
   template <class T = char>

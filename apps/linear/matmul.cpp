@@ -10,12 +10,8 @@ void matmul(mount& m, const matmul_files& files, bool alone) {
   const device_array<char> slices(m, plan.panel_bytes());
   const device_array<atomic_word<std::uint64_t>> next(m, 1), done(m, plan.down());
   launch<pack_columns>(work, plan, work.file(1), slices.data());
-  const auto multiply = [&]<class T>(T) {
-    return multiply_tiles<T>{{},          plan,       work.file(0), work.file(2), slices.data(),
-                             next.data(), done.data()};
-  };
-  if (plan.type == element::float32) launch_multiply(work, multiply(float{}));
-  else launch_multiply(work, multiply(bfloat16{}));
+  launch<multiply_tiles>(work, plan, work.file(0), work.file(2), slices.data(), next.data(),
+                         done.data());
   work.finish();
 }
 

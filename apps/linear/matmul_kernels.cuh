@@ -2,7 +2,6 @@
 #pragma once
 
 #include "job/files.cuh"
-#include "job/job.hpp"
 #include "linear/matmul_plan.hpp"
 #include "tile/rows.cuh"
 
@@ -148,12 +147,5 @@ struct multiply_tiles : roomy_shape {
     g.sync();  // before the next product
   }
 };
-
-template <class T>
-void launch_multiply(const job::job& work, const multiply_tiles<T>& kernel) {
-  work.launch(kernel);
-}
-// matmul_float.cpp compiles this one, as a whole program.
-extern template void launch_multiply(const job::job& work, const multiply_tiles<float>& kernel);
 
 }  // namespace gpufs::linear

@@ -1,7 +1,6 @@
 // The kernels of search.hpp.
 #pragma once
 
-#include "job/job.hpp"
 #include "search/workspace.hpp"
 
 namespace gpufs::search {
@@ -201,14 +200,5 @@ struct scan {
     return sum_of(warp, sum);
   }
 };
-
-template <int Parts>
-void launch_scan(const job::job& work, const scan<Parts>& kernel, bool is_cpu) {
-  const plan& how = kernel.all.how;
-  work.launch(kernel, how.chunks * how.tiles, how.blocks,
-              tile::scratch_bytes<scan_memory<Parts>>(is_cpu));
-}
-// scan_parts.cpp compiles this one, as a whole program.
-extern template void launch_scan(const job::job& work, const scan<2>& kernel, bool is_cpu);
 
 }  // namespace gpufs::search

@@ -19,7 +19,8 @@ std::vector<found> search_in(mount& m, const question& q, bool alone) {
   const workspace all(how, Parts, work.paths(), work.table<vectors_place>(), work.failed(),
                       work.memory());
   work.launch(pack_queries<Parts>{all}, how.pack_blocks, work.few());
-  launch_scan(work, scan<Parts>{all}, m.device() == device_kind::cpu);
+  work.launch(scan<Parts>{all}, how.chunks * how.tiles, how.blocks,
+              tile::scratch_bytes<scan_memory<Parts>>(m.device() == device_kind::cpu));
   return work.finish<found>(how.queries * how.length);
 }
 
