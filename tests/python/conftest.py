@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import gpufs
 import pytest
 from gpufs import _core
+from gpufs.bench import _world
 
 from .file_cases import CONTENT
 
@@ -148,6 +150,15 @@ def run() -> Command:
         )  # type: ignore[call-overload, no-any-return]
 
     return command
+
+
+@pytest.fixture(scope="session")
+def bench_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of content of `gpufs bench` that is so old that no run has to wait for it."""
+    path = tmp_path_factory.mktemp("bench") / "file"
+    _core.bench_write_content(os.fsencode(path), 0, 4 << 20)
+    time.sleep(_world.SETTLING_S)
+    return path
 
 
 @pytest.fixture
