@@ -201,6 +201,20 @@ def test_what_differs_is_counted(fs: gpufs.Mount, tmp_path: Path) -> None:
     assert found("one", "two", "three", roots=files).differing(all_of_it) == 2
 
 
+def test_a_benchmark_takes_no_word_that_is_too_long_for_a_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").write_text(f"some words {'x' * 300} {'y' * 255} abc\n")
+    monkeypatch.setattr(_grep, "DICTIONARIES", ())
+    world = World.make("cpu", file=None, size=1 << 20, quick=True, tree=[str(tmp_path)], tell=print)
+    try:
+        text = _grep.Text(world, 10)
+        assert text.words == ["some", "words", "y" * 255]
+        assert text.size == (1, 572)
+    finally:
+        world.__exit__(None, None, None)
+
+
 def test_a_benchmark_calls_matches_that_differ_wrong(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ from gpufs.bench._measure import AbsentError, Sample, Source
 from gpufs.bench._world import World
 
 DICTIONARIES: Final = ("/usr/share/dict/words", "/usr/share/dict/american-english")
+# A dictionary's words have at most 255 bytes. Encoded data in sources looks like longer ones.
+WORD: Final = r"(?<![A-Za-z])[A-Za-z]{4,255}(?![A-Za-z])"
 # ripgrep may take many minutes for the whole words of a large dictionary
 RIPGREP_TIMEOUT_S: Final = 30
 QUICK_RIPGREP_TIMEOUT_S: Final = 5
@@ -56,14 +58,12 @@ class Text:
         dictionary = next((Path(path) for path in DICTIONARIES if Path(path).exists()), None)
         if dictionary is not None:
             found = dict.fromkeys(
-                re.findall(r"^[A-Za-z]{4,}$", dictionary.read_text(errors="replace"), re.MULTILINE)
+                re.findall(rf"^{WORD}$", dictionary.read_text(errors="replace"), re.MULTILINE)
             )
         else:
             for path in self._files():
                 with contextlib.suppress(OSError):
-                    found |= dict.fromkeys(
-                        re.findall(r"[A-Za-z]{4,}", path.read_text(errors="replace"))
-                    )
+                    found |= dict.fromkeys(re.findall(WORD, path.read_text(errors="replace")))
                 if len(found) >= self._wanted:
                     break
         # Too many words are thinned out evenly.
