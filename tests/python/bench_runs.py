@@ -9,9 +9,11 @@ from gpufs import bench
 SMALL = ("bench", "--device", "cpu", "--quick", "--size", "4MiB")
 
 
-def measured(name: str = "gpufs", value: float | None = 1.0, **more: Any) -> bench.Measurement:
+def measured(
+    name: str = "gpufs", value: float | None = 1.0, unit: Any = "GB/s", **more: Any
+) -> bench.Measurement:
     return bench.Measurement(
-        name, "GB/s", value, **({"seconds": [1.0, 1.1], "cpu_seconds": [0.0, 0.0]} | more)
+        name, unit, value, **({"seconds": [1.0, 1.1], "cpu_seconds": [0.0, 0.0]} | more)
     )
 
 

@@ -13,13 +13,6 @@ from .bench_runs import SMALL
 from .conftest import Command
 
 
-def test_the_list_names_each_benchmark(run: Command) -> None:
-    done = run("bench", "--list")
-    names = [line.split()[0].decode() for line in done.stdout.splitlines()]
-    assert names == [*bench.BENCHMARKS, *bench.GROUPS]
-    assert (done.stderr, done.returncode) == (b"", 0)
-
-
 @pytest.mark.parametrize(
     "name", [name for name in bench.BENCHMARKS if name not in ("random", "idle")]
 )

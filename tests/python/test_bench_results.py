@@ -15,7 +15,7 @@ import gpufs
 import pytest
 from gpufs import _core, bench
 from gpufs.bench import _measure
-from gpufs.cli._bench import replace_file
+from gpufs.cli._bench_output import replace_file
 
 from .bench_runs import SMALL, measured, results_of
 from .conftest import TIMEOUT_S, Command
@@ -63,7 +63,7 @@ def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, bench_
             "file_bytes",
             "machine",
         ),
-        "benchmarks",
+        *("benchmarks", "left_out"),
     }
     assert (content["schema"], content["version"], content["device"]) == (
         1,
@@ -74,6 +74,9 @@ def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, bench_
     assert content["machine"]["host"]["cpus"] >= 1
     assert content["machine"]["built_with"] == _core.built_with
     assert [table["name"] for table in content["benchmarks"]] == ["random", "idle"]
+    for table in content["benchmarks"]:
+        runs = sum(sum(line["ours"]["seconds"]) for line in table["lines"])
+        assert table["wall_s"] > runs  # with the warm-ups, the limits and the preparations
     random = content["benchmarks"][0]["lines"]
     assert [line["parameters"] for line in random] == [
         {"page": 512},

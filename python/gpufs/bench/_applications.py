@@ -21,7 +21,7 @@ from gpufs.bench._world import World
 
 @benchmark(
     "grep",
-    "gpufs grep, whole words of a dictionary in source text; the CPU device on so many cores",
+    "gpufs grep: whole words of a dictionary in source text",
     "words",
 )
 def _grep_tree(world: World, shared: Shared) -> Iterator[Case]:
@@ -94,7 +94,7 @@ def _matmul_files(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark(
     "search",
-    "Image search: vectors of databases that are near queries (TOCS 2014, section 6.2.1)",
+    "Image search: database vectors near queries (TOCS 2014, section 6.2.1)",
     "queries",
 )
 def _image_search(world: World, shared: Shared) -> Iterator[Case]:
@@ -104,7 +104,7 @@ def _image_search(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark(
     "collage",
-    "A picture made of the most similar tiles of a dataset (SYSTOR 2016, section 6.1)",
+    "A picture made of the most similar tiles (SYSTOR 2016, section 6.1)",
     "blocks",
 )
 def _collages(world: World, shared: Shared) -> Iterator[Case]:
@@ -135,7 +135,5 @@ def _collages(world: World, shared: Shared) -> Iterator[Case]:
         yield Case({"blocks": problem.blocks, "page": PAGE, "run": "again"}, again, resident)
 
 
-GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "apps": ("grep", "matvec", "matmul", "search", "collage")
-}
-"""Names for several benchmarks at once: the applications."""
+APPLICATIONS: Final = ("grep", "matvec", "matmul", "search", "collage")
+"""Their benchmarks."""

@@ -112,7 +112,7 @@ def _sequential(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark(
     "breakdown",
-    "Time of a whole-file read: all, the transfer alone, the cache alone (TOCS 2014, figure 8)",
+    "Whole-file read: all, transfer alone, cache alone (TOCS 2014, figure 8)",
     "page",
 )
 def _breakdown(world: World, shared: Shared) -> Iterator[Case]:
@@ -345,7 +345,7 @@ def _gather(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark(
     "arrays",
-    "From Python: rows of an array by an index on the device, a whole file, a small call",
+    "From Python: rows of an array by an index, a whole file, a small call",
     "record",
 )
 def _array(world: World, shared: Shared) -> Iterator[Case]:
@@ -465,7 +465,7 @@ def _reopen(world: World, shared: Shared) -> Iterator[Case]:
 
 @benchmark(
     "idle",
-    "Host CPU of a mount unused, and under kernels that need no host; below 1 % is wanted",
+    "Host CPU of an idle mount, and under kernels without requests (wanted: < 1 %)",
     "load",
 )
 def _idle(world: World, shared: Shared) -> Iterator[Case]:

@@ -43,14 +43,15 @@ class Line:
         return [m for m in (self.ours, self.limit, *self.peers) if m is not None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Table:
-    """The lines of a benchmark."""
+    """The measured lines of a benchmark."""
 
     name: str
     title: str
     axis: str
     lines: list[Line] = field(default_factory=list)
+    wall_s: float = 0.0  # time that all lines took, with preparations; 0: some are missing
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Results:
     file_bytes: int
     machine: dict[str, Any]
     benchmarks: list[Table] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # not, or not all, measured: out of time
 
     @property
     def wrong_bytes(self) -> int:
@@ -133,7 +135,10 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("device", "device_name"), (str,)),
     **dict.fromkeys(("operations", "bytes", "wrong_bytes", "file_bytes"), (int,)),
     **dict.fromkeys(("value", "target"), (*_NUMBER, type(None))),
-    **dict.fromkeys(("seconds", "cpu_seconds", "lines", "peers", "benchmarks"), (list,)),
+    "wall_s": _NUMBER,
+    **dict.fromkeys(
+        ("seconds", "cpu_seconds", "lines", "peers", "benchmarks", "left_out"), (list,)
+    ),
     **dict.fromkeys(("parameters", "counters", "machine"), (dict,)),
     "quick": (bool,),
 }
@@ -152,6 +157,10 @@ def _made(kind: type[_Made], fields: dict[str, Any]) -> _Made:
             _is_a(item, _NUMBER) and item >= 0 for item in value
         ):
             raise TypeError(f"{name} that are no times")
+        if name == "left_out" and not all(isinstance(item, str) for item in value):
+            raise TypeError(f"{name} of another type")
+        if name == "wall_s" and value < 0:
+            raise TypeError(f"{name} that is no time")
         if name in ("parameters", "counters") and not all(
             isinstance(item, (*_NUMBER, str)) for item in value.values()
         ):

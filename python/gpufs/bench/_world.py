@@ -77,8 +77,18 @@ class World:
         quick: bool,
         tree: list[str],
         tell: Tell,
+        default_max: int | None = None,
     ) -> Self:
         """Examines the machine. Writes nothing yet.
+
+        Args:
+            device: the device to measure.
+            file: the file to measure on; None: a temporary one.
+            size: the bytes of it to use; None: a default.
+            quick: whether to measure less.
+            tree: folders that ``gpufs grep`` searches.
+            tell: called with what happens, in words.
+            default_max: the default size is at most this.
 
         Raises:
             NotOursError: ``file`` exists and was not made by this program.
@@ -96,7 +106,7 @@ class World:
             wanted = there if size is None else min(size, there)
         else:
             place = Path(tempfile.gettempdir()) if given is None else given.parent
-            wanted = _default_bytes(kind, place, quick) if size is None else size
+            wanted = _default_bytes(kind, place, quick, default_max) if size is None else size
         folder = Path(tempfile.mkdtemp(prefix="gpufs-bench-"))
         unfinished.add(os.fspath(folder))
         return cls(
@@ -192,7 +202,9 @@ class World:
             time.sleep(min(SETTLING_S - age, SETTLING_S))
 
 
-def _default_bytes(device: Literal["cuda", "cpu"], folder: Path, quick: bool) -> int:
+def _default_bytes(
+    device: Literal["cuda", "cpu"], folder: Path, quick: bool, most: int | None
+) -> int:
     """Returns a size that fits into this machine's memory, disk and GPU; at most the default."""
     host = _machine.examine_host()
     memory = min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes)
@@ -201,4 +213,5 @@ def _default_bytes(device: Literal["cuda", "cpu"], folder: Path, quick: bool) ->
         # The GPU needs a cache as large as the file, a copy of the file for comparison, and a
         # target for transfers.
         rooms.append(min(gpu["memory_bytes"] for gpu in _core.examine_cuda()["gpus"]) // 5)
-    return min(rooms) // (QUICK_PART if quick else 1)
+    usual = min(rooms) // (QUICK_PART if quick else 1)
+    return usual if most is None else min(usual, most)

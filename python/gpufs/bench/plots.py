@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpufs.bench._applications import GROUPS
+from gpufs.bench._applications import APPLICATIONS
 from gpufs.bench._measure import Measurement, Value, ratio
 from gpufs.bench._report import SIZES, parameter
 from gpufs.bench._results import Line, Results, Table
@@ -48,7 +48,7 @@ def draw(results: Results, folder: str | Path) -> list[Path]:
         if len({x for line in lines if isinstance(x := line.parameters.get(table.axis), int)}) < 2:
             continue
         written += _save(_draw(results, table, lines), folder, table.name)
-    for group, names in GROUPS.items():
+    for group, names in {"apps": APPLICATIONS}.items():
         rows = [
             row for table in results.benchmarks if table.name in names for row in _programs(table)
         ]

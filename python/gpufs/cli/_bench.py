@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 from gpufs._options import Device
+from gpufs.cli._bench_output import Output, table_style
 from gpufs.cli._exit_status import FAILED
 from gpufs.cli._options import DeviceOption, ProgressOption, given_size
 from gpufs.cli._output import complain, is_terminal, write
 from gpufs.cli._progress import Steps
+from gpufs.cli._signals import saving
 from gpufs.sizes import format_size
 
 if TYPE_CHECKING:
     from gpufs import bench
 
 WRONG_DATA: Final = 1
+LISTED_WIDTH: Final = 75  # columns of the names in a group
 
 
 def bench_command(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME...]",
-            help="Benchmarks; all without any; apps: the applications. "
-            "Or: compare A.json B.json, or: plot A.json...",
+            metavar="NAME",
+            help="Benchmarks or groups, which --list shows. Without any: the library's, in at most "
+            "10 minutes. Or: compare A.json B.json, or: plot A.json...",
+            show_default=False,
         ),
     ] = None,
     list_them: Annotated[
-        bool, typer.Option("--list", help="List the benchmarks and exit.")
+        bool,
+        typer.Option(
+            "--list", help="List the benchmarks, how long each takes on a GPU, and the groups."
+        ),
     ] = False,
     file: Annotated[
         str | None,
@@ -63,9 +70,16 @@ def bench_command(
             help="Draw the results (needs matplotlib: pip install with the extra bench).",
         ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller and fewer, within a minute.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and fewer.")] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Leave out what does not fit into this time. Without NAME: 10.",
+            show_default=False,
+        ),
+    ] = None,
     tree: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH", help="What gpufs grep searches; may be given again."),
@@ -73,28 +87,38 @@ def bench_command(
     device: DeviceOption = "auto",
     progress: ProgressOption = True,
 ) -> None:
-    """Measure gpufs beside this machine's limits and beside other ways to read files.
+    """Measure how fast gpufs is on this machine.
 
-    Prints a table for each benchmark. Exit status: 0, 1 when data that was read was wrong, 2 when
-    something failed.
-    """
+    Compares it with the machine's limits and with other ways to read files. Prints a table for each
+    benchmark, row by row. An interrupted run keeps its complete rows, also in the files of --json
+    and --plot.
+
+    \b
+    gpufs bench                                  the library, in at most 10 minutes
+    gpufs bench --list                           the benchmarks, and how long each takes
+    gpufs bench random hits --json after.json    two of them, with results in a file
+    gpufs bench compare before.json after.json   what changed
+    gpufs bench plot after.json --plot plots     figures of results
+
+    Exit status: 0, 1 when data that was read was wrong, 2 when something failed.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import bench
 
-    chosen = [one for name in names or bench.BENCHMARKS for one in bench.GROUPS.get(name, (name,))]
+    begin = time.monotonic()
+    named = names or [bench.TOUR]
     try:
         if list_them:
-            write(f"{made.name:<12} {made.title}\n".encode() for made in bench.BENCHMARKS.values())
-            write(
-                f"{name:<12} {', '.join(names_of)}\n".encode()
-                for name, names_of in bench.GROUPS.items()
-            )
+            write(f"{line}\n".encode() for line in _listed())
             return
-        if chosen[0] == "compare":
-            _compare_results(chosen[1:])
+        if named[0] == "compare":
+            _compare_results(named[1:])
             return
-        if chosen[0] == "plot":
-            _plot_results(chosen[1:], plots)
+        if named[0] == "plot":
+            _plot_results(named[1:], plots)
             return
+        chosen = list(
+            dict.fromkeys(one for name in named for one in bench.GROUPS.get(name, (name,)))
+        )
         for name in chosen:
             if name not in bench.BENCHMARKS:
                 raise typer.BadParameter(f"no benchmark {name!r}; --list shows them")
@@ -103,6 +127,8 @@ def bench_command(
 
             drawing.check()
             Path(plots).mkdir(parents=True, exist_ok=True)
+        limit_s = minutes * 60 if minutes is not None else None if names else bench.TOUR_S
+        steps = Steps(progress and is_terminal(sys.stderr))
         wrong = _run_benchmarks(
             chosen,
             bench.World.make(
@@ -111,11 +137,12 @@ def bench_command(
                 size=cast(int | None, size),
                 quick=quick,
                 tree=tree or bench.default_tree(),
-                tell=lambda _text: None,
+                tell=steps.tell,
+                default_max=None if names else bench.TOUR_BYTES,
             ),
-            json_file,
-            plots,
-            progress and is_terminal(sys.stderr),
+            Output(steps, json_file, plots),
+            steps,
+            None if limit_s is None else (begin, limit_s),
         )
     except (ValueError, ImportError) as error:
         complain(str(error))
@@ -128,82 +155,80 @@ def bench_command(
 def _run_benchmarks(
     names: Sequence[str],
     world: bench.World,
-    json_file: str | None,
-    plots: str | None,
-    show_progress: bool,
+    output: Output,
+    steps: Steps,
+    limit: tuple[float, float] | None,
 ) -> int:
-    """Runs benchmarks, prints and saves the results. Returns the number of wrong bytes."""
+    """Runs benchmarks, prints and saves the results. Returns the number of wrong bytes.
+
+    ``limit``: when the time began, and how many seconds there are.
+    """
     from gpufs import bench
 
-    # A file is written after every benchmark, so it is complete even if the run is interrupted. A
-    # device or a pipe gets everything at the end.
-    growing = json_file is not None and _is_file_or_can_be(json_file)
     note = "" if world.device == "cuda" else " (no GPU is measured: this is the CPU device)"
-    write(
-        [
-            (
-                f"on {world.device_name}{note}, file of {format_size(world.file_bytes)}, "
-                f"{world.runs} runs\n\n"
-            ).encode()
-        ]
-    )
-    with Steps(show_progress) as steps:
-
-        def show(table: bench.Table) -> None:
-            with steps.hidden():
-                write([bench.show(table, **_table_style()).encode(errors="surrogateescape"), b"\n"])
-
-        world.tell = steps.tell
+    with saving(output.save_early), steps:
+        output.print(
+            f"on {world.device_name}{note}, file of {format_size(world.file_bytes)}, "
+            f"{world.runs} runs\n{_expectation(names, world, limit and limit[1])}\n\n"
+        )
         with world:
             results = bench.run(
                 names,
                 world,
+                deadline=None if limit is None else sum(limit),
                 on_progress=lambda p: steps.tell(f"{p.benchmark}: {p.what}", p.done, p.total),
-                on_line=(lambda made: replace_file(cast("str", json_file), made.to_json()))
-                if growing
-                else None,
-                on_table=show,
+                on_table=output.begin_table,
+                on_line=output.add_line,
+                on_table_end=output.end_table,
             )
-    if json_file is not None and not growing:
-        Path(json_file).write_text(results.to_json(), encoding="utf-8")
-    if plots is not None:
-        from gpufs.bench import plots as drawing
-
-        drawing.draw(results, plots)
+    if results.left_out:
+        output.print(
+            f"out of time; not, or not completely, measured: {', '.join(results.left_out)}\n"
+            "Name them to measure them, or give more --minutes.\n"
+        )
+    output.save(results)
     return results.wrong_bytes
 
 
-def _is_file_or_can_be(name: str) -> bool:
-    """Returns whether the name is a file or can be created.
+def _expectation(names: Sequence[str], world: bench.World, limit_s: float | None) -> str:
+    """Returns a line about the time that the run will take."""
+    from gpufs.bench import _durations
 
-    Raises errors now that would otherwise come after some minutes.
-    """
-    path = Path(name)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-    return path.is_file() or not path.exists()
+    each = [
+        _durations.expected_s(name, world.device, world.quick, world.file_bytes) for name in names
+    ]
+    if 0.0 in each:
+        return "nobody has measured how long this takes"
+    seconds, many = sum(each), f"{len(names)} benchmark{'s' if len(names) > 1 else ''}"
+    if limit_s is not None and seconds > limit_s:
+        return (
+            f"{many}, about {_durations.in_words(seconds)}: ends within "
+            f"{_durations.in_words(limit_s)}, and leaves out what does not fit"
+        )
+    return f"{many}, about {_durations.in_words(seconds)}"
 
 
-# Errors that mean: the file cannot be replaced, but perhaps written. It is a mount point, or in
-# another user's folder.
-_NOT_REPLACED: Final = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
+def _listed() -> Iterator[str]:
+    """Yields the lines of ``--list``."""
+    from gpufs import bench
+    from gpufs.bench import _durations
 
+    def row(name: str, seconds: float, text: str) -> str:
+        return f"{name:<12} {_durations.in_words(seconds):>8}  {text}"
 
-def replace_file(name: str, text: str) -> None:
-    """Writes a file, atomically if it can be replaced."""
-    from gpufs._output import replacing
-
-    target = Path(name)
-    try:
-        with replacing(target) as part:
-            Path(part).write_text(text, encoding="utf-8")
-    except OSError as error:
-        if error.errno not in _NOT_REPLACED or not target.exists():
-            raise OSError(error.errno, error.strerror, name) from error
-        with open(name, "w", encoding="utf-8") as out:  # noqa: PTH123
-            out.write(text)
+    seconds = {name: bench.expected_s(name, "cuda", False) for name in bench.BENCHMARKS}
+    yield f"{'benchmark':<12} {'on a GPU':>8}  what it measures"
+    for made in bench.BENCHMARKS.values():
+        yield row(made.name, seconds[made.name], made.title)
+    yield ""
+    yield f"{'group':<12} {'on a GPU':>8}  benchmarks"
+    for name, group in bench.GROUPS.items():
+        text = "all of them" if len(group) == len(bench.BENCHMARKS) else ", ".join(group)
+        first, *others = textwrap.wrap(text, LISTED_WIDTH)
+        yield row(name, sum(seconds[one] for one in group), first)
+        yield from (f"{'':<23}{other}" for other in others)
+    yield ""
+    yield "The times are of: " + "; ".join(_durations.machines("cuda"))
 
 
 def _compare_results(paths: Sequence[str]) -> None:
@@ -212,7 +237,7 @@ def _compare_results(paths: Sequence[str]) -> None:
     if len(paths) != 2:
         raise typer.BadParameter("compare needs two files of results: compare A.json B.json")
     before, after = (bench.read(Path(path)) for path in paths)
-    write([bench.compare(before, after, **_table_style()).encode(errors="surrogateescape")])
+    write([bench.compare(before, after, **table_style()).encode(errors="surrogateescape")])
 
 
 def _plot_results(paths: Sequence[str], folder: str | None) -> None:
@@ -228,9 +253,3 @@ def _plot_results(paths: Sequence[str], folder: str | None) -> None:
     for other in others:
         results.benchmarks.extend(other.benchmarks)
     write(os.fsencode(path) + b"\n" for path in plots.draw(results, folder))
-
-
-def _table_style() -> dict[str, Any]:
-    """Returns the style of tables: in color and as wide as the terminal, if there is one."""
-    terminal = is_terminal(sys.stdout)
-    return {"colored": terminal, "width": shutil.get_terminal_size().columns if terminal else None}

@@ -142,6 +142,10 @@ class Steps:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Removes the bar."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -151,9 +155,8 @@ class Steps:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Hides the bar while a table is written, perhaps to the same terminal."""
-        if self._bar is not None:
-            self._bar.stop()
+        """Hides the bar while a row is written, perhaps to the same terminal."""
+        self.stop()
         yield
         if self._bar is not None:
             self._bar.start()

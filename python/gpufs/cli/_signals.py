@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
 from gpufs._output import remove_unfinished
@@ -28,12 +28,48 @@ class EndedError(BaseException):
         self.status = 128 + number
 
 
+class _Once:
+    """A function that is called once, by the first of several threads; the others wait for it."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._called = False
+
+    def __call__(self) -> None:
+        with self._lock:
+            if not self._called:
+                self._called = True
+                self._function()
+
+
+_savers: list[_Once] = []
+
+
+@contextlib.contextmanager
+def saving(save: Callable[[], object]) -> Iterator[None]:
+    """Calls ``save`` if the ``with`` block ends early, by an error or a signal.
+
+    If a kernel delays the end, another thread calls it, before the process exits.
+    """
+    once = _Once(save)
+    _savers.append(once)
+    try:
+        yield
+    except BaseException:
+        once()
+        raise
+    finally:
+        _savers.remove(once)
+
+
 @contextlib.contextmanager
 def ending_soon() -> Iterator[None]:
     """In the ``with`` block, SIGTERM and SIGHUP raise EndedError if they are not ignored.
 
-    If the block has not ended ``PATIENCE_S`` after one of them or Ctrl-C, half-written files are
-    removed and the process exits with the status that it would have had. Called by the main thread.
+    If the block has not ended ``PATIENCE_S`` after one of them or Ctrl-C, the functions of
+    ``saving`` are called, half-written files are removed, and the process exits with the status
+    that it would have had. Called by the main thread.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -66,6 +102,11 @@ def _watch(reading: int, over: threading.Event) -> None:
                 continue
             if over.wait(PATIENCE_S):
                 return
+            if _savers:
+                for save in list(_savers):
+                    save()
+                if over.wait(PATIENCE_S):
+                    return
             end_at_once(128 + number[0])
 
 
