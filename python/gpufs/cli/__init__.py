@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from gpufs import _core
 from gpufs.cli._bench import bench_command
@@ -35,6 +36,7 @@ from gpufs.cli._completion import completion_command
 from gpufs.cli._doctor import doctor_command
 from gpufs.cli._exit_status import FAILED, INTERRUPTED
 from gpufs.cli._grep import grep_command
+from gpufs.cli._help import Command
 from gpufs.cli._linear import matmul_command, matvec_command
 from gpufs.cli._output import complain, describe, flush_output, write
 from gpufs.cli._search import search_command
@@ -42,15 +44,16 @@ from gpufs.cli._signals import EndedError, ending_soon
 from gpufs.cli._stat import stat_command
 from gpufs.cli._top import top_command
 
-# In the order of the help.
-COMMANDS: Final[dict[str, Callable[..., None]]] = {
+# In the order in which people meet them, which is that of the help.
+COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
+    "doctor": doctor_command,
     "grep": grep_command,
     "cat": cat_command,
+    "stat": stat_command,
+    "search": search_command,
     "matvec": matvec_command,
     "matmul": matmul_command,
-    "search": search_command,
-    "stat": stat_command,
-    "doctor": doctor_command,
+    "collage": collage_commands,
     "bench": bench_command,
     "top": top_command,
     "completion": completion_command,
@@ -110,21 +113,33 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Files for GPU code: read and search files on a GPU, check this machine, or measure it."""
+    """Files for GPU code: read and search files on a GPU, check this machine, or measure it.
+
+    Each command shows an example: gpufs COMMAND --help.
+    """
+
+
+class _InOrder(TyperGroup):
+    """Commands in the order of ``COMMANDS``; typer would list groups of commands last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
+        return list(COMMANDS)
 
 
 def _make_app() -> typer.Typer:
     made = typer.Typer(
+        cls=_InOrder,
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Files for GPU code.",
     )
     made.callback()(_options)
     for name, command in COMMANDS.items():
-        made.command(name)(command)
-    made.add_typer(collage_commands, name="collage")
+        if isinstance(command, typer.Typer):
+            made.add_typer(command, name=name)
+        else:
+            made.command(name, cls=Command)(command)
     return made
 
 

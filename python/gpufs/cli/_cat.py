@@ -48,12 +48,18 @@ def cat_command(
     root: RootOption = None,
     stats: StatsOption = False,
 ) -> None:
-    """Write files to standard output, read by kernels through the cache.
+    """Write files to standard output, as GPU code reads them.
 
-    Shows what kernels see of a file, and with --stats how fast and by which path they get it (gpufs
-    cat --stats FILE > /dev/null). For anything else, cat is simpler. Exit status: 0, 1 when a file
-    could not be read, 2 after another error.
-    """
+    Shows what kernels see of a file, and with --stats how fast and by which path they get it. For
+    anything else, cat is simpler.
+
+    \b
+    gpufs cat notes.txt
+    gpufs cat --stats table.npy > /dev/null           how fast kernels get it
+    gpufs cat --offset 1MiB --bytes 4KiB table.npy    a part of it
+
+    Exit status: 0, 1 when a file could not be read, 2 after another error.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import cat
 
     first, wanted = cast(int, offset), cast("int | None", count)

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpufs.cli._exit_status import FAILED
+from gpufs.cli._help import Command, unwrapped
 from gpufs.cli._options import (
     CacheOption,
     DeviceOption,
@@ -41,9 +42,15 @@ class _WithDefault(TyperGroup):
 collage_commands = typer.Typer(
     cls=_WithDefault,
     no_args_is_help=True,
-    help="Make a picture of pictures: `gpufs collage IMAGE -d DATASET -o OUT`, "
-    "short for `gpufs collage make ...`, "
-    "whose --help has all options; or a dataset for that: `gpufs collage build DATASET DIR...`.",
+    help=unwrapped("""Make a picture out of many small pictures.
+
+    `gpufs collage IMAGE ...` is short for `gpufs collage make IMAGE ...`, whose --help has all
+    options. `gpufs collage build` makes the dataset of small pictures.
+
+    \b
+    gpufs collage build tiles Pictures
+    gpufs collage photo.jpg -d tiles -o collage.jpg
+    """),
 )
 
 
@@ -57,7 +64,7 @@ def _told() -> Iterator[None]:
         raise typer.Exit(FAILED) from None
 
 
-@collage_commands.command(DEFAULT_COMMAND)
+@collage_commands.command(DEFAULT_COMMAND, cls=Command)
 def make_command(
     image: Annotated[
         str,
@@ -81,9 +88,13 @@ def make_command(
     """Replace each block of 32x32 pixels by the most similar tile of a dataset.
 
     A rest of less than a block, on the right and at the bottom, is cut off. An existing OUT is
-    replaced when the new one is complete. The word `make` may be left out. Exit status: 0, 2 after
-    an error.
-    """
+    replaced when the new one is complete. The word `make` may be left out.
+
+    \b
+    gpufs collage photo.jpg -d tiles -o collage.jpg
+
+    Exit status: 0, 2 after an error.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import collage
 
     with _told(), mount_to_read(device, cache, page) as mount:
@@ -105,7 +116,7 @@ def _collage_lines(mount: Mount, result: collage.Result) -> Iterator[str]:
     yield from cache_lines(mount.stats(), mount.direct_path)
 
 
-@collage_commands.command("build")
+@collage_commands.command("build", cls=Command)
 def build_command(
     dataset: Annotated[
         str, typer.Argument(metavar="DATASET", help="A new folder, or an empty one.")
@@ -132,9 +143,14 @@ def build_command(
     """Make a dataset of the tiles of pictures, or of synthetic ones.
 
     Each picture is scaled down to a shorter side of 32, 64, 128, ... pixels, up to PIXELS, and each
-    scaled picture is cut into tiles of 32x32. DATASET appears when it is complete. Exit status: 0,
-    2 after an error.
-    """
+    scaled picture is cut into tiles of 32x32. DATASET appears when it is complete.
+
+    \b
+    gpufs collage build tiles Pictures
+    gpufs collage build tiles --synthetic 100000
+
+    Exit status: 0, 2 after an error.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import collage
 
     with _told(), Steps(progress and is_terminal(sys.stderr)) as steps:

@@ -13,11 +13,15 @@ def completion_command(
     context: typer.Context,
     shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="For which shell.")],
 ) -> None:
-    """Print a script that makes a shell complete gpufs commands and options.
+    """Print a script with which a shell completes gpufs commands.
 
     It changes nothing. For bash, put this into ~/.bashrc: eval "$(gpufs completion bash)". For zsh,
-    the same into ~/.zshrc. For fish: gpufs completion fish > ~/.config/fish/completions/gpufs.fish
-    """
+    the same into ~/.zshrc, with zsh.
+
+    \b
+    gpufs completion bash
+    gpufs completion fish > ~/.config/fish/completions/gpufs.fish
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import bench, completion
 
     if shell not in completion.SHELLS:

@@ -14,10 +14,14 @@ from gpufs.cli._output import is_terminal, write
 
 
 def doctor_command(as_json: JsonOption = False) -> None:
-    """Say what this machine supports and lacks, and test that gpufs works.
+    """Check whether this machine can run gpufs, and say what it lacks.
+
+    \b
+    gpufs doctor                  what works, what does not, and what to do about it
+    gpufs doctor --json           the same for programs
 
     Exit status: 0 when gpufs works here, even if only on the CPU; 1 when it does not.
-    """
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import doctor
 
     report = doctor.examine()

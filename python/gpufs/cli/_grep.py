@@ -99,7 +99,7 @@ def grep_command(
     ] = None,
     progress: ProgressOption = True,
 ) -> None:
-    """Count how often each word occurs in each file.
+    """Count whole words in files.
 
     Prints lines PATH, WORD and COUNT with tabs between them, ordered by path, then word. A word
     counts if no letter, digit or underscore is directly before or after it, as for grep -w -F. With

@@ -47,11 +47,17 @@ def matvec_command(
     stats: StatsOption = False,
     progress: ProgressOption = True,
 ) -> None:
-    """Multiply a matrix file with a vector file, into a file.
+    """Multiply a matrix file by a vector file.
 
     The matrix may be larger than the GPU's memory. An existing OUT is replaced when the new one is
-    complete. Exit status: 0, 2 after an error.
-    """
+    complete.
+
+    \b
+    gpufs matvec matrix.npy vector.npy -o product.npy
+    gpufs matvec matrix vector -o product --shape 1000000x4096    raw files
+
+    Exit status: 0, 2 after an error.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import linear
 
     sizes = None if shape is None else cast(tuple[int, int], _shape(shape, 2))
@@ -89,11 +95,17 @@ def matmul_command(
     stats: StatsOption = False,
     progress: ProgressOption = True,
 ) -> None:
-    """Multiply two matrix files, into a file.
+    """Multiply two matrix files.
 
     A and the product may be larger than the GPU's memory; B must fit into it. An existing OUT is
-    replaced when the new one is complete. Exit status: 0, 2 after an error.
-    """
+    replaced when the new one is complete.
+
+    \b
+    gpufs matmul a.npy b.npy -o product.npy
+    gpufs matmul a b -o product --shape 8192x4096x2048 --dtype bfloat16
+
+    Exit status: 0, 2 after an error.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import linear
 
     sizes = None if shape is None else cast(tuple[int, int, int], _shape(shape, 3))

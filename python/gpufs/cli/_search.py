@@ -79,12 +79,18 @@ def search_command(
     stats: StatsOption = False,
     progress: ProgressOption = True,
 ) -> None:
-    """Find vectors of databases near queries: the first within a threshold, or the nearest.
+    """Find the vectors in files that are nearest to given ones.
 
-    Prints lines QUERY, DATABASE, INDEX and DISTANCE with tabs between them, ordered by query, the
-    nearest first; QUERY and INDEX count from 0. An existing OUT is replaced when the new one is
-    complete. Exit status: 0 when a vector was found, 1 when none was, 2 after an error.
-    """
+    Finds for each query the first vector within a threshold, or the nearest ones. Prints lines
+    QUERY, DATABASE, INDEX and DISTANCE with tabs between them, ordered by query, the nearest first;
+    QUERY and INDEX count from 0. An existing OUT is replaced when the new one is complete.
+
+    \b
+    gpufs search -q queries.npy -d photos.npy --top 10
+    gpufs search -q queries.npy -d a.npy -d b.npy --threshold 0.5
+
+    Exit status: 0 when a vector was found, 1 when none was, 2 after an error.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import search
 
     if threshold is None and top is None:

@@ -32,11 +32,17 @@ def stat_command(
     page: PageOption = "4KiB",
     root: RootOption = None,
 ) -> None:
-    """Show what kernels see of files: size, mode, times, inode, and the arrays in them.
+    """Show size, times and arrays of files, as GPU code sees them.
 
-    Arrays are shown for .npy and .safetensors files. Exit status: 0, 1 when a file could not be
-    read or does not match its name's format, 2 after another error.
-    """
+    Arrays are shown for .npy and .safetensors files.
+
+    \b
+    gpufs stat table.npy model.safetensors
+    gpufs stat --json table.npy                       the same for programs
+
+    Exit status: 0, 1 when a file could not be read or does not match its name's format, 2 after
+    another error.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import stat
 
     found: list[stat.Description] = []

@@ -42,12 +42,19 @@ def top_command(
         bool, typer.Option("--json", help="Print one JSON object for each update.")
     ] = False,
 ) -> None:
-    """Show what mounts of a running program do: hits, faults, bytes, latency, errors.
+    """Watch what a running program does with files.
 
-    The program serves them: mount.serve_metrics() in Python. Shows a table in a terminal; otherwise
-    prints a line for each update. Exit status: 0, also after Ctrl-C; 2 when nothing listens there,
-    or the program ends.
-    """
+    Shows hits, faults, bytes, latency and errors of its mounts. The program serves them:
+    mount.serve_metrics() in Python. Prints a table in a terminal, and otherwise a line for each
+    update.
+
+    \b
+    gpufs top                     a program on this host
+    gpufs top 9465 -i 0.2         at another port, five times a second
+    gpufs top --json -n 1         one update, for programs
+
+    Exit status: 0, also after Ctrl-C; 2 when nothing listens there, or the program ends.
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     from gpufs import top
 
     try:
