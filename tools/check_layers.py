@@ -2,7 +2,8 @@
 """Checks the library's layers and the form of all texts: part of `make lint`.
 
 Headers and sources include only their own layer and those below it, without a cycle. No two headers
-of the library have one name. No line has more than 100 columns, and no row of a table in docs/ or
+of the library have one name. Only start_thread() starts threads, because all of them must block the
+program's signals. No line has more than 100 columns, and no row of a table in docs/ or
 README.md more than 120. No source of the library has more than 500 lines, and no file of the tests
 more than 600.
 """
@@ -24,6 +25,11 @@ TEST_LINES = 600
 DEVICE_LAYERS = ("base", "text channel", "cache", "file", "calls")
 HOST_LAYERS = ("base", "backend device", "service", "mount")
 INCLUDE = re.compile(r'^#include "(?P<path>[^"]+)"', re.MULTILINE)
+# What starts a thread. A variable or a container of the type std::thread does not.
+STARTS_THREAD = re.compile(
+    r"std::thread\s*(\w+\s*)?[({](?!\s*[)}])|std::jthread|std::async\b|\bpthread_create\b"
+)
+THREADS_START_IN = "include/gpufs/base/start_thread.hpp"
 CODE = (".cuh", ".hpp", ".cpp", ".py", ".pyi")
 
 
@@ -100,6 +106,19 @@ def same_names(files: list[Path]) -> Iterator[str]:
             yield f"{path} has the name of {other}"
 
 
+def thread_starts(files: list[Path]) -> Iterator[str]:
+    """Returns lines that start a thread and should call start_thread()."""
+    for path in files:
+        name = path.as_posix()
+        if not name.startswith(("include/", "src/", "apps/", "python/src/")):
+            continue
+        if name == THREADS_START_IN or path.suffix not in CODE:
+            continue
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if STARTS_THREAD.search(line):
+                yield f"{name}:{number} starts a thread without start_thread()"
+
+
 def long_texts(files: list[Path]) -> Iterator[str]:
     """Returns lines that are too wide, and files that are too long."""
     for path in files:
@@ -124,7 +143,7 @@ def long_texts(files: list[Path]) -> Iterator[str]:
 
 def main() -> int:
     files = tracked()
-    found = [*upward_includes(files), *same_names(files), *long_texts(files)]
+    found = [*upward_includes(files), *same_names(files), *thread_starts(files), *long_texts(files)]
     for line in found:
         print(line)
     return 1 if found else 0

@@ -14,11 +14,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "gpufs/base/start_thread.hpp"
 #include "grep/grep.hpp"
 #include "mount.hpp"
 #include "rivals/grep/rivals.hpp"
@@ -258,7 +258,7 @@ void start_search(py_search* place, const py_mount& m, const grep::dictionary& w
                   const nb::list& roots, bool lines) {
   auto job = std::make_shared<search_job>(m.holder, words, to_strings(roots), lines);
   m.holder->refuse_forked();
-  std::thread([job] { job->run(); }).detach();
+  start_thread([job] { job->run(); }).detach();
   new (place) py_search{std::move(job)};
 }
 

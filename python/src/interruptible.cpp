@@ -1,13 +1,13 @@
 #include "interruptible.hpp"
 
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <system_error>
-#include <thread>
+
+#include "gpufs/base/start_thread.hpp"
 
 namespace nb = nanobind;
 
@@ -109,25 +109,6 @@ struct running_call {
   }
 };
 
-// Blocks the signals of this thread, so that other threads receive them. Signals that an
-// instruction of this thread raises are still delivered.
-class blocked_signals {
- public:
-  blocked_signals() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT})
-      sigdelset(&all, own);
-    (void)pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~blocked_signals() { (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  blocked_signals(const blocked_signals&) = delete;
-  blocked_signals& operator=(const blocked_signals&) = delete;
-
- private:
-  sigset_t before_;
-};
-
 // Python handles signals in the first thread of the process. After a fork this is the thread that
 // forked.
 bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
@@ -143,8 +124,7 @@ bool detail::run_beside(const leftover_of& owners, nb::handle kept, std::functio
   call->work = std::move(work);
   call->unheard = unheard;
   try {
-    const blocked_signals blocked;
-    std::thread([call] { call->run(); }).detach();
+    start_thread([call] { call->run(); }).detach();
   } catch (const std::system_error&) {  // no more threads can be started
     return false;
   }

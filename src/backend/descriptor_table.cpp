@@ -17,9 +17,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/blocked_signals.hpp"
 #include "base/uninterrupted.hpp"
-#include "gpufs/base/platform.cuh"
+#include "gpufs/base/start_thread.hpp"
 
 namespace gpufs {
 namespace {
@@ -118,9 +117,7 @@ bool descriptor_table::can_be_own(const std::string& proc) noexcept {
     std::promise<probe> opened;
     std::promise<void> seen;
     std::future<probe> opened_there = opened.get_future();
-    GPUFS_SCHEDULE_POINT("thread.start");
-    const blocked_signals meanwhile;
-    std::thread other([&opened, may_end = seen.get_future()] {
+    std::thread other = start_thread([&opened, may_end = seen.get_future()] {
       probe p;
       p.thread = syscall(SYS_gettid);
       if (take_own_table())
@@ -240,8 +237,7 @@ int descriptor_table::report_close(int descriptor) const {
   // table closes a copy.
   int status = -EIO;
   try {
-    const blocked_signals meanwhile;
-    std::thread other([descriptor, &status] {
+    std::thread other = start_thread([descriptor, &status] {
       // The first close must be the close of this copy.
       const auto close_copy = [descriptor] {
         if (!take_own_table(copied_at_least)) return false;

@@ -8,8 +8,8 @@
 #include <system_error>
 #include <utility>
 
-#include "base/blocked_signals.hpp"
 #include "gpufs/base/platform.cuh"
+#include "gpufs/base/start_thread.hpp"
 #include "gpufs/error.hpp"
 
 namespace gpufs {
@@ -63,9 +63,7 @@ void host_threads::start(const char* what, std::function<void()> body) {
     --progress_->running;
   };
   try {
-    GPUFS_SCHEDULE_POINT("thread.start");
-    const blocked_signals for_good;
-    threads_.emplace_back(std::move(counted));
+    threads_.push_back(start_thread(std::move(counted)));
   } catch (const std::system_error&) {
     take_back();
     throw error(EAGAIN, std::string("no thread for ") + what);

@@ -1,7 +1,7 @@
 // NVIDIA GPUs, through the CUDA runtime and, for virtual memory, the driver's entry points.
-#include "base/blocked_signals.hpp"
 #include "base/host_threads.hpp"
 #include "device/device.hpp"
+#include "gpufs/base/start_thread.hpp"
 #include "gpufs/error.hpp"
 
 #if defined(GPUFS_WITH_CUDA) && GPUFS_WITH_CUDA
@@ -277,8 +277,7 @@ class cuda_device final : public device {
   // ends, that thread never ends.
   std::shared_ptr<std::atomic<bool>> start_waiting() const {
     auto done = std::make_shared<std::atomic<bool>>(false);
-    const blocked_signals for_good;
-    std::thread([done, ordinal = ordinal_] {
+    start_thread([done, ordinal = ordinal_] {
       (void)cudaSetDevice(ordinal);
       (void)cudaDeviceSynchronize();
       done->store(true);

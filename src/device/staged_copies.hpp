@@ -9,8 +9,11 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <system_error>
+#include <new>
 #include <thread>
+
+#include "base/host_threads.hpp"
+#include "gpufs/error.hpp"
 
 namespace gpufs {
 
@@ -55,11 +58,12 @@ class staged_copies {
       else receive(work, thread);
     };
     {
-      std::array<std::jthread, threads_max> others;
+      host_threads others;
       try {
-        for (unsigned t = 1; t < threads_; ++t) others[t] = std::jthread(part, t);
-      } catch (const std::system_error&) {
-        // The threads that exist take all the pieces.
+        for (unsigned t = 1; t < threads_; ++t)
+          others.start("a staged copy", [&part, t] { part(t); });
+      } catch (const error&) {  // the threads that exist take all the pieces
+      } catch (const std::bad_alloc&) {
       }
       part(0);
     }

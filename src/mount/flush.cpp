@@ -13,10 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/blocked_signals.hpp"
 #include "base/host_threads.hpp"
 #include "base/uninterrupted.hpp"
+#include "gpufs/base/blocked_signals.hpp"
 #include "gpufs/base/platform.cuh"
+#include "gpufs/base/start_thread.hpp"
 #include "gpufs/cache/dirty.cuh"
 #include "gpufs/error.hpp"
 #include "mount/snapshot.hpp"
@@ -294,9 +295,7 @@ bool flush_files(device& gpu, const mount_ref& fs, file_table& files, const flus
   };
   std::thread thread;
   try {
-    GPUFS_SCHEDULE_POINT("thread.start");
-    const blocked_signals for_good;
-    thread = std::thread(flush);
+    thread = start_thread(flush);
   } catch (const std::exception&) {  // no thread, or no memory for one
     const blocked_signals meanwhile;
     flush();  // without a time limit

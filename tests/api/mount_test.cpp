@@ -7,11 +7,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "support/temporary.hpp"
@@ -235,6 +239,45 @@ TEST(mount_test, unmounting_leaves_no_descriptor_and_no_thread) {
   EXPECT_LT(entries_of("/proc/self/fd"), descriptors + rounds / 2);
   wait_until([&] { return entries_of("/proc/self/task") < threads + rounds / 2; });
   EXPECT_LT(entries_of("/proc/self/task"), threads + rounds / 2);
+}
+
+// The threads of this process, each with whether it blocks SIGUSR1.
+std::map<std::string, int> threads_that_block() {
+  std::map<std::string, int> threads;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("SigBlk:"))
+        threads[task.path()] = (std::stoull(line.substr(7), nullptr, 16) >> (SIGUSR1 - 1)) & 1;
+    }
+  }
+  return threads;
+}
+
+TEST(mount_test, threads_of_a_large_copy_take_no_signals_of_the_program) {
+  mount fs(base_options());
+  std::vector<char> bytes(std::size_t{64} << 20, 'c');
+  device_array<char> there(fs, bytes.size());
+  const auto copy = [&] {
+    fs.copy_to_device(there.data(), bytes.data(), bytes.size());
+    fs.copy_to_host(bytes.data(), there.data(), bytes.size());
+  };
+  copy();  // the first one starts threads of the driver
+  std::atomic<bool> is_done{false};
+  std::map<std::string, int> seen;
+  std::thread watcher([&] {
+    while (!is_done) {
+      // A thread that has just been created blocks all signals for a moment.
+      for (const auto& [thread, blocks] : threads_that_block())
+        seen.emplace(thread, 1).first->second &= blocks;
+    }
+  });
+  const auto before = threads_that_block();
+  for (int i = 0; i < 8; ++i) copy();
+  is_done = true;
+  watcher.join();
+  for (const auto& [thread, blocks] : seen)
+    EXPECT_TRUE(blocks != 0 || before.contains(thread)) << thread;
 }
 
 // Whether a file is mapped into this process.

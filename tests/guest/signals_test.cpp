@@ -18,7 +18,7 @@
 #include <system_error>
 #include <thread>
 
-#include "base/blocked_signals.hpp"
+#include "gpufs/base/blocked_signals.hpp"
 #include "guest/guest.hpp"
 #include "support/schedule.hpp"
 
