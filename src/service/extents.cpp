@@ -204,10 +204,13 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
     const std::uint64_t quiet_at = last_deferred_.load(std::memory_order_relaxed) + quiet_ns;
     const std::uint64_t now = platform::now_ns();
     if (now >= quiet_at) {
-      const deferred_job next = std::move(deferred_.front());
+      deferred_job due = std::move(deferred_.front());
       deferred_.pop_front();
-      if (std::shared_ptr<host_file> file = next.file.lock(); still_wanted(next, file != nullptr))
-        return job{std::move(file), next.number};
+      lock.unlock();
+      // Without `mutex_`: the file and the version may be the last references, and a file's end may
+      // close a descriptor.
+      if (std::optional<job> next = if_wanted(std::move(due))) return next;
+      lock.lock();
       continue;
     }
     (void)wake_.wait_for(lock, std::chrono::nanoseconds(quiet_at - now),
@@ -215,17 +218,21 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
   }
 }
 
-// Whether a job that has left the queue still waits for a quiet moment, and its file is open. Takes
-// the extent out of the deferred state.
-bool extent_registrar::still_wanted(const deferred_job& j, bool is_open) {
-  extent_set& set = *j.version->extents();
-  const std::lock_guard lock(set.mutex);
-  const auto known = set.extents.find(j.number);
-  if (known == set.extents.end()) return false;
-  known->second.is_queued = false;
-  if (known->second.state != extent_set::phase::deferred) return false;
-  known->second.state = is_open ? extent_set::phase::wanted : extent_set::phase::none;
-  return is_open;
+// Returns the job of an extent that has left the queue, if it still waits for a quiet moment and its
+// file is open. Takes the extent out of the deferred state.
+std::optional<extent_registrar::job> extent_registrar::if_wanted(deferred_job due) {
+  std::shared_ptr<host_file> file = due.file.lock();
+  {
+    extent_set& set = *due.version->extents();
+    const std::lock_guard lock(set.mutex);
+    const auto known = set.extents.find(due.number);
+    if (known == set.extents.end()) return std::nullopt;
+    known->second.is_queued = false;
+    if (known->second.state != extent_set::phase::deferred) return std::nullopt;
+    known->second.state = file != nullptr ? extent_set::phase::wanted : extent_set::phase::none;
+  }
+  if (file == nullptr) return std::nullopt;
+  return job{std::move(file), due.number};
 }
 
 std::uint64_t extent_registrar::register_one(const job& j) {

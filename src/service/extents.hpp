@@ -171,7 +171,7 @@ class extent_registrar {
                    urgency when);
   void run();
   void refuse(const job& j);
-  static bool still_wanted(const deferred_job& j, bool is_open);
+  static std::optional<job> if_wanted(deferred_job due);
   // Returns the set's extent, and makes it if need be. Null when too many are remembered. The
   // caller holds the set's mutex.
   extent_set::extent* remember(extent_set& set, std::uint64_t number);
