@@ -425,7 +425,8 @@ class file_table {
   int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
                  given_version& given);
   static bool is_changed(const file_version& version);
-  bool join(file_version& version, bool writes, std::uint32_t& node);
+  bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
+            std::uint32_t& node);
   void leave(file_version& version, bool writes);
   void forget_writer(host_file& file);
   bool make_room(unsigned first_shard);

@@ -25,11 +25,12 @@ const std::shared_ptr<extent_set>& file_version::extents() {
 }
 
 // Adds an open to the version's node, and makes the node for the first writer. The caller holds the
-// mutex of the version's shard. False when there are no more nodes.
-bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
+// mutex of the version's shard. `spare`: for a writer, the state that a version without one takes.
+// False when there are no more nodes.
+bool file_table::join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
+                      std::uint32_t& node) {
   if (version.node == no_node && !writes) return true;
   if (writes) {
-    if (version.writing == nullptr) version.writing = std::make_shared<writing_state>();
     const std::lock_guard lock(nodes_mutex_);
     if (version.node == no_node && nodes_unused_.empty()) {
       if (writers_.size() == nodes_max_) return false;
@@ -41,6 +42,7 @@ bool file_table::join(file_version& version, bool writes, std::uint32_t& node) {
     const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
     if (version.node == no_node) nodes_unused_.pop_back();
     version.node = own;
+    if (version.writing == nullptr) version.writing = std::move(spare);
     ++version.writers;
   }
   node = version.node;
@@ -63,13 +65,14 @@ void file_table::forget_writer(host_file& file) {
 // Removes a file from its version's node. The last one frees the node.
 void file_table::leave(file_version& version, bool writes) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
+  std::shared_ptr<writing_state> last;  // destroyed after the mutexes are released
   const std::lock_guard lock(s.mutex);
   if (writes) --version.writers;
   if (--version.sharers != 0) return;
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
   version.node = no_node;
-  version.writing = nullptr;
+  last.swap(version.writing);
 }
 
 // Whether backend calls are under way that write or truncate the file. For a version without
@@ -94,9 +97,11 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     if (v.writers != 0) return true;
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
+  // Created without the mutex, and used if the version has none.
+  std::shared_ptr<writing_state> spare = writes ? std::make_shared<writing_state>() : nullptr;
   const auto give = [&](const std::shared_ptr<file_version>& v) {
     given.joined = v->writers != 0;
-    if (!join(*v, writes, given.node)) return -EMFILE;
+    if (!join(*v, writes, spare, given.node)) return -EMFILE;
     given.version = v;
     return 0;
   };
