@@ -29,6 +29,23 @@
 namespace gpufs {
 namespace {
 
+// What kept_memory needs of the runtime.
+struct cuda_memory {
+  static void* try_allocate(std::size_t bytes) noexcept {
+    void* p = nullptr;
+    if (cudaMalloc(&p, bytes) == cudaSuccess) return p;
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  static void* allocate(std::size_t bytes) {
+    void* p = nullptr;
+    check(cudaMalloc(&p, bytes), "cudaMalloc");
+    return p;
+  }
+  static void free(void* p) noexcept { (void)cudaFree(p); }
+  static void synchronize() noexcept { (void)cudaDeviceSynchronize(); }
+};
+
 class cuda_device final : public device {
  public:
   explicit cuda_device(int ordinal) : ordinal_(ordinal) {
@@ -368,7 +385,7 @@ class cuda_device final : public device {
   int ordinal_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
-  kept_memory memory_;                   // the memory that allocate() returns
+  kept_memory<cuda_memory> memory_;      // the memory that allocate() returns
   std::mutex staged_mutex_;              // guards the creation of `staged_`
   std::optional<staged_copies> staged_;  // created at the first large copy
   bool read_only_registration_ = false;
