@@ -159,7 +159,7 @@ void file::launch_walk(const Kernel& kernel, std::uint64_t groups, std::uint32_t
       frames() / 2 / Kernel::pins_of_block, 1,
       std::uint64_t{mount_.multiprocessors()} * walk_shape::blocks_per_multiprocessor);
   // Before the launch: a kernel that runs must have an event that is waited for.
-  const std::shared_ptr<device_memory::event> place = place_in(stream);
+  const std::shared_ptr<device_memory::event> place = places_.place_in(stream);
   // No bulk path: the caller may make any call of the driver next.
   launch(mount_,
          {static_cast<std::uint32_t>(std::min(blocks, most)), walk_threads, 0, stream, false},
@@ -175,14 +175,6 @@ pinned_word* file::begin_call(outcome* own, bool writes) {
   }
   own->name_ = name_;
   return static_cast<pinned_word*>(own->failed_);
-}
-
-std::shared_ptr<device_memory::event> file::place_in(void* stream) {
-  const std::lock_guard lock(latch_);
-  for (const auto& [s, event] : last_) {
-    if (s == stream) return event;
-  }
-  return last_.emplace_back(stream, memory_->make_event()).second;
 }
 
 void file::read(char* to, std::uint64_t bytes, std::uint64_t offset, void* stream, outcome* own) {
@@ -267,12 +259,7 @@ void file::keep_error(const std::exception_ptr& failed, bool writes) noexcept {
 }
 
 void file::wait() {
-  std::vector<std::shared_ptr<device_memory::event>> places;
-  {
-    const std::lock_guard lock(latch_);
-    for (const auto& [stream, event] : last_) places.push_back(event);
-  }
-  for (const auto& place : places) place->wait();
+  places_.wait();
   check();
 }
 

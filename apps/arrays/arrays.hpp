@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "arrays/memory.hpp"
+#include "arrays/stream_places.hpp"
 #include "gpufs/gpufs.cuh"
 #include "gpufs/gpufs.hpp"
 
@@ -149,7 +149,6 @@ class file {
   // Returns the word where a call's kernels report errors. If the call has no outcome of its own,
   // throws the errors of earlier calls.
   channel_word<std::uint64_t>* begin_call(outcome* own, bool writes);
-  std::shared_ptr<device_memory::event> place_in(void* stream);
   std::uint64_t frames() const {
     return mount_.options().cache_bytes / mount_.options().page_bytes;
   }
@@ -165,8 +164,7 @@ class file {
   struct board* board_ = nullptr;  // pinned
   std::mutex latch_;               // guards the members below; held only briefly
   std::exception_ptr kept_write_, kept_read_;
-  // The file's last place in each stream in which it was used.
-  std::vector<std::pair<void*, std::shared_ptr<device_memory::event>>> last_;
+  stream_places places_{*memory_};
 };
 
 }  // namespace gpufs::arrays

@@ -21,10 +21,13 @@ class device_memory {
     virtual ~event() = default;
     virtual void record(void* stream) = 0;
     virtual void wait() = 0;                   // until the device has reached it
+    virtual bool is_done() noexcept = 0;       // whether the device has reached it
     virtual void hold_back(void* stream) = 0;  // makes `stream` wait for it
   };
 
   virtual ~device_memory() = default;
+  // The number of a stream. No later stream of the process has it, unlike the handle.
+  virtual std::uint64_t id_of(void* stream) = 0;
   // For calls that wait. Not ordered with the callers' streams; few other calls share the stream.
   virtual void* own_stream() = 0;
   // For calls whose callers wait for each call separately. Not ordered with other streams.

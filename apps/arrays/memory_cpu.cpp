@@ -11,11 +11,13 @@ class done_event final : public device_memory::event {
  public:
   void record(void*) override {}
   void wait() override {}
+  bool is_done() noexcept override { return true; }
   void hold_back(void*) override {}
 };
 
 class cpu_memory final : public device_memory {
  public:
+  std::uint64_t id_of(void*) override { return 0; }
   void* own_stream() override { return nullptr; }
   void* background_stream() override { return nullptr; }
   void* allocate(std::uint64_t bytes, void*) override {

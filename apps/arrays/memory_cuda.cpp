@@ -64,6 +64,11 @@ class cuda_event final : public device_memory::event {
     } while (platform::now_ns() - start < polled_ns);
     check(cudaEventSynchronize(event_), "waiting for the GPU");
   }
+  bool is_done() noexcept override {
+    const cudaError_t now = cudaEventQuery(event_);
+    if (now != cudaSuccess) (void)cudaGetLastError();
+    return now == cudaSuccess;
+  }
   void hold_back(void* stream) override {
     const on_device here(ordinal_);
     check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event_, 0), "cudaStreamWaitEvent");
@@ -111,6 +116,12 @@ class cuda_memory final : public device_memory {
   cuda_memory(const cuda_memory&) = delete;
   cuda_memory& operator=(const cuda_memory&) = delete;
 
+  std::uint64_t id_of(void* stream) override {
+    const on_device here(ordinal_);
+    unsigned long long id = 0;
+    check(cudaStreamGetId(static_cast<cudaStream_t>(stream), &id), "cudaStreamGetId");
+    return id;
+  }
   void* own_stream() override { return ask_streams_[next_ask_++ % std::size(ask_streams_)]; }
   void* background_stream() override {
     return background_streams_[next_background_++ % background_streams];
