@@ -173,7 +173,8 @@ class cuda_device final : public device {
         cudaHostRegister(host, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
     if (status != cudaSuccess) (void)munmap(host, size);
     check(status, "buffers: cudaHostRegister");
-    // On failure the memory stays registered, as in register_range().
+    // On failure the memory stays registered and mapped, because unregistering would wait for
+    // kernels.
     check(cudaHostGetDevicePointer(&seen, host, 0), "buffers: cudaHostGetDevicePointer");
     return {host, static_cast<char*>(seen)};
   }
@@ -195,11 +196,8 @@ class cuda_device final : public device {
       return false;
     }
     void* seen = nullptr;
-    if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess) {
-      (void)cudaGetLastError();
-      // It stays registered until the process ends, because unregistering would wait for kernels.
-      return false;
-    }
+    // If this fails, the pages stay registered, because unregistering would wait for kernels.
+    if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess) (void)cudaGetLastError();
     device_address = reinterpret_cast<std::uint64_t>(seen);
     return true;
   }

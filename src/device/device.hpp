@@ -34,8 +34,9 @@ class device {
 
   // The reason why files cannot be registered for direct loads; empty if they can.
   virtual std::string direct_obstacle() const = 0;
-  // Pins mapped file pages for the device. Returns false if the driver refuses. Never waits for
-  // kernels.
+  // Pins mapped file pages for the device. Returns false if the driver refuses. `device_address` is
+  // 0 if the driver has registered the pages, but has no address of the device for them. Then they
+  // stay registered, and mapped, until unregister_range(). Never waits for kernels.
   virtual bool register_range(char* host, std::uint64_t bytes, std::uint64_t& device_address) = 0;
   // If unregistering_waits(), it waits for kernels, so call it only while none runs.
   virtual void unregister_range(char* host) noexcept = 0;

@@ -260,7 +260,8 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     registered_.fetch_add(1);
     return notice.bytes;
   }
-  // The registration is useless: the file changed, or another thread registered the extent too.
+  // The registration is useless: the file changed, the device has no address for it, or another
+  // thread registered the extent too.
   // Keep it until it is given back, because unregistering may wait for kernels. No kernel knows of
   // it.
   if (mapping != nullptr) {
@@ -316,7 +317,8 @@ extent_hint extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping
           device_.register_range(mapping->data(), (bytes + page - 1) / page * page, address);
       // The pinned pages belong to the version only if the file has not changed until now.
       file_identity now;
-      if (registered && file->identify(now) == 0 && is_of_version(*j.file, now, offset + bytes))
+      if (registered && address != 0 && file->identify(now) == 0 &&
+          is_of_version(*j.file, now, offset + bytes))
         return {j.number, address, bytes};
     }
   } catch (...) {

@@ -143,6 +143,7 @@ class exchange {
     if (!device_->register_range(mapping, std::uint64_t{shape_.slots} * shape_.bytes, mapped_at_))
       return false;
     mapping_ = mapping;
+    if (mapped_at_ == 0) return false;
     file_ = file;
     return true;
   }

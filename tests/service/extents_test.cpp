@@ -131,6 +131,23 @@ TEST_F(extents, a_file_that_cannot_be_mapped_is_refused) {
   EXPECT_EQ(rig.extents().count().bytes, 0u) << "what was refused counts in the budget";
 }
 
+// What is registered stays mapped, and counts, until it is unregistered.
+TEST_F(extents, one_without_an_address_for_the_device_is_kept_until_the_budget_is_used_up) {
+  service_rig rig(io_, with_budget(2));
+  const std::uint64_t handle = rig.open("/a").handle;
+  rig.gpu().without_address = 1;
+  expect_never_told(rig, handle, 0);
+  EXPECT_EQ(rig.gpu().registered(), 1u);
+  EXPECT_EQ(rig.extents().count().bytes, extent_bytes);
+  (void)read_until_told(rig, handle, extent_bytes);
+  EXPECT_EQ(rig.gpu().registered(), 2u);
+  (void)read_until_told(rig, handle, 2 * extent_bytes);
+  EXPECT_EQ(rig.gpu().registered(), 2u) << "the budget was used up, and no kernel knows the first";
+  rig.extents().drop_all();
+  EXPECT_EQ(rig.gpu().registered(), 0u);
+  EXPECT_EQ(rig.extents().count().bytes, 0u);
+}
+
 TEST_F(extents, one_that_was_refused_is_tried_again_after_many_reads) {
   service_rig rig(io_, with_budget(100));
   const std::uint64_t handle = rig.open("/a").handle;

@@ -6,13 +6,13 @@
 namespace gpufs::testing {
 
 service_rig::service_rig(std::shared_ptr<backend> io, const service_rig_options& o)
-    : options_(o), device_(make_cpu_device(1)), memory_(o.slots, o.staging_bytes, o.write_bytes),
+    : options_(o), memory_(o.slots, o.staging_bytes, o.write_bytes),
       files_(std::move(io), o.descriptors_max, o.read_only ? 0 : nodes_max, o.numbers),
-      extents_(*device_, files_, record_,
+      extents_(device_, files_, record_,
                extent_options{o.extent_budget_bytes, o.extent_bytes, o.extent_file_bytes_min,
                               o.extents_ahead}),
       service_(std::make_unique<gpufs::service>(
-          *device_, memory_.view(), memory_.view(),
+          device_, memory_.view(), memory_.view(),
           bulk_frames{frames_.data(), 12, frame_count, frames_.size()}, files_, extents_, sinks_,
           record_, service_options{o.workers, o.spin_ns, o.openers, std::max(o.workers, 2u)})) {}
 

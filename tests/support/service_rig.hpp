@@ -11,6 +11,7 @@
 #include "gpufs/backend.hpp"
 #include "service/service.hpp"
 #include "support/channel_memory.hpp"
+#include "support/fault_device.hpp"
 
 namespace gpufs::testing {
 
@@ -71,6 +72,7 @@ class service_rig {
   channel_memory& memory() { return memory_; }
   channel_client client() { return memory_.client(options_.timeouts); }
   file_table& files() { return files_; }
+  fault_device& gpu() { return device_; }
   extent_registrar& extents() { return extents_; }
   sink_table& sinks() { return sinks_; }
   timeline& record() { return record_; }
@@ -78,7 +80,7 @@ class service_rig {
 
  private:
   const service_rig_options options_;
-  std::unique_ptr<gpufs::device> device_;
+  fault_device device_;
   channel_memory memory_;
   std::string frames_ = std::string(std::size_t{frame_count} * frame_bytes, '?');
   file_table files_;
