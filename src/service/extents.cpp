@@ -402,6 +402,7 @@ void extent_registrar::drop_all() {
 }
 
 std::uint64_t extent_registrar::registered_in(file_version& version) {
+  if (!version.has_extents()) return 0;
   extent_set& set = *version.extents();
   const std::lock_guard lock(set.mutex);
   return set.registered;

@@ -108,6 +108,9 @@ class file_version {
   // Creates the set at the first call. Only extent_registrar calls it, for files large enough to be
   // registered, so most versions have none.
   const std::shared_ptr<extent_set>& extents();
+  // Whether extents() has created the set. Acquire: pairs with the release in extents(). Without it
+  // the set might not be visible.
+  bool has_extents() const { return has_extents_.load(std::memory_order_acquire); }
 
  private:
   std::atomic<bool> has_extents_{false};

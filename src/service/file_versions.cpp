@@ -13,13 +13,12 @@
 namespace gpufs {
 
 const std::shared_ptr<extent_set>& file_version::extents() {
-  // Acquire: pairs with the release below. Without it the set might not be visible.
-  if (!has_extents_.load(std::memory_order_acquire)) {
+  if (!has_extents()) {
     static std::mutex making;
     auto fresh = std::make_shared<extent_set>();
     const std::lock_guard lock(making);
     if (extents_ == nullptr) extents_ = std::move(fresh);
-    has_extents_.store(true, std::memory_order_release);
+    has_extents_.store(true, std::memory_order_release);  // pairs with has_extents()
   }
   return extents_;
 }

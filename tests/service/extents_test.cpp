@@ -232,6 +232,14 @@ TEST_F(extents, register_all_registers_a_file_once) {
     EXPECT_NE(rig.read(handle, e * extent_bytes, 64).extent_bytes, 0u);
 }
 
+// Statistics ask for each open file, and the table remembers the versions of a million files.
+TEST_F(extents, asking_for_their_number_makes_none) {
+  service_rig rig(io_, with_budget(11));
+  file_version& version = rig.files().find(rig.open("/a").handle)->version();
+  EXPECT_EQ(extent_registrar::registered_in(version), 0u);
+  EXPECT_FALSE(version.has_extents());
+}
+
 TEST_F(extents, two_that_register_at_once_agree) {
   for (int round = 0; round < 10; ++round) {
     service_rig rig(io_, with_budget(50));
