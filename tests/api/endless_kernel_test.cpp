@@ -52,7 +52,7 @@ class endless_kernel : public ::testing::Test {
     ASSERT_TRUE(has_written_);
   }
 
-  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>();
+  std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>();
   mount_options options_ = base_options();
   std::unique_ptr<mount> fs_;
   std::thread kernel_;
@@ -120,6 +120,34 @@ TEST_F(endless_kernel, has_nothing_written_and_its_files_are_reported) {
   go_on_ = true;
   kernel_.join();
   EXPECT_EQ(io_->content("/a"), std::string(5000, '-'));
+}
+
+TEST_F(endless_kernel, keeps_its_extents_registered) {
+  const std::string content(1'000'000, 'e');
+  io_ = std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
+  io_->write("/a", std::string(5000, '-'));
+  io_->write("/large", content);
+  options_.backend = io_;
+  options_.extent_budget_bytes = std::uint64_t{1} << 20;
+  options_.unmount_timeout = std::chrono::milliseconds(200);
+  begin();
+  if (fs_->direct_path() != "on") {
+    go_on_ = true;
+    kernel_.join();
+    GTEST_SKIP() << "no direct path: " << fs_->direct_path();
+  }
+  EXPECT_EQ(fs_->register_file("/large"), content.size());
+  try {
+    fs_->drop_extents();
+    ADD_FAILURE() << "the kernel runs still";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EBUSY);
+  }
+  EXPECT_EQ(fs_->stats().extent_bytes, content.size());
+  go_on_ = true;
+  kernel_.join();
+  fs_->drop_extents();
+  EXPECT_EQ(fs_->stats().extent_bytes, 0u);
 }
 
 }  // namespace
