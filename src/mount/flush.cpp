@@ -48,8 +48,8 @@ inode_state node_of(device& gpu, const mount_ref& fs, const host_file& file) {
   return snapshot<inode_state>(gpu, fs, fs.layout.nodes + sizeof(inode_state) * file.node(), 1)[0];
 }
 
-// A file of which a last gclose gave bytes up, and whose close found no channel slot
-// (open_file::unclosed).
+// A file of which a last gclose gave bytes up, and whose close found no channel slot or got no
+// answer (open_file::unclosed).
 struct unreported_loss {
   std::shared_ptr<host_file> file;
   int status;  // -errno

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "api/matrix.hpp"
@@ -211,6 +212,47 @@ TEST_F(late_close_with_a_loss, reports_it_when_the_unmount_makes_the_close) {
   expect_unmount_to_throw();
   expect_one_loss(true);
   EXPECT_EQ(memory_->content("file"), "old\n");
+}
+
+// The next file that is opened for writing gets the inode state of the one that was closed.
+TEST_F(late_close, without_an_answer_reports_no_loss_for_another_file) {
+  memory_->write("other", "other\n");
+  const std::int32_t fd = calls().open("file", O_RDWR | O_APPEND);
+  ASSERT_EQ(calls().write(fd, "lost\n", 0), 5);
+  keep_workers_busy();
+  session others(fs(), group_kind::thread);
+  std::int32_t other = -1;
+  {
+    const schedule_hook late([&](const char* point) {
+      if (std::string_view(point) != "file.close_unanswered") return;
+      answer();
+      EXPECT_TRUE(eventually([&] { return !fs().file_errors().errors.empty(); }));
+      EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; }));
+      std::thread([&] { other = others.open("other", O_RDWR); }).join();
+    });
+    EXPECT_EQ(calls().close(fd), -EIO);
+  }
+  ASSERT_GE(other, 0) << "the close was answered in time";
+  EXPECT_EQ(others.close(other), 0);
+  for (const file_error& e : fs().file_errors().errors)
+    EXPECT_EQ(e.path, "file") << e.error_number << ", " << e.count << " times";
+}
+
+// A loss that was posted with a close, and that the service did not see before the unmount.
+TEST_F(late_close, that_is_never_answered_leaves_its_loss_to_the_unmount) {
+  options_.unmount_timeout = std::chrono::milliseconds(500);
+  const std::int32_t fd = calls().open("file", O_RDWR | O_APPEND);
+  ASSERT_EQ(calls().write(fd, "lost\n", 0), 5);
+  keep_workers_busy();
+  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_TRUE(fs().file_errors().errors.empty());
+  session_.reset();
+  EXPECT_THROW(fs().unmount(), error);
+  const file_error_list list = fs().file_errors();
+  ASSERT_EQ(list.errors.size(), 1u);
+  EXPECT_EQ(list.errors[0].path, "file");
+  EXPECT_TRUE(list.errors[0].at_unmount);
+  answer();
 }
 
 // The host opens the file for a caller that has given up.

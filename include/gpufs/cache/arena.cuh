@@ -76,7 +76,7 @@ struct alignas(128) inode_state {
 
   // The -errno of bytes that a last gclose gave up; 0: none. Kept until the host gets it: with the
   // close of a file that writes the version, or at the end of the mount. If the close must wait for
-  // a channel slot, open_file::unclosed_given_up keeps it.
+  // a channel slot, or is not answered in time, open_file::unclosed_given_up keeps it.
   atomic_word<std::int32_t> given_up;
 
   // In `version` while the inode state is being initialized.
@@ -115,9 +115,9 @@ struct alignas(128) open_file {
   atomic_word<std::int64_t> changed_ns;
   atomic_word<std::uint64_t> inode;
   atomic_word<std::uint64_t> device;
-  // A file that the host has open for no group, because there was no channel slot for the close; 0:
-  // none. It does not belong to this record: any record with a free place keeps it.
-  // name_state::unclosed counts them.
+  // A file that the host has open for no group, because there was no channel slot for the close, or
+  // no answer to it; 0: none. It does not belong to this record: any record with a free place keeps
+  // it. name_state::unclosed counts those of which no close is posted.
   atomic_word<std::uint64_t> unclosed;
   // In `unclosed` while a thread stores what belongs to the handle. No handle has this value: the
   // low bits of a handle, its place, are never all 0.

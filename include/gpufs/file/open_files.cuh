@@ -62,7 +62,7 @@ class record_table {
     if (node != no_node && client.is_dead()) return -EIO;
     const std::int32_t acquired = client.acquire();
     if (acquired < 0) {
-      keep_unclosed(slot, handle, take_given_up(node, writes));
+      keep_unclosed(slot, handle, take_given_up(node, writes), false);
       return acquired;
     }
     const auto channel_slot = static_cast<std::uint32_t>(acquired);
@@ -73,9 +73,10 @@ class record_table {
     }
     const std::int32_t lost = take_given_up(node, writes);
     const channel_client::answer answer = client.ask(channel_slot, close_of_written(handle, lost));
-    std::int32_t none = 0;
-    if (answer.abandoned && lost != 0)
-      (void)fs_->node(node).given_up.compare_exchange_acq_rel(none, lost);
+    if (answer.abandoned) GPUFS_SCHEDULE_POINT("file.close_unanswered");
+    // The inode state may belong to another file by now. The end of the mount finds the error by
+    // the handle, if the service has not closed the file until then.
+    if (answer.abandoned && lost != 0) keep_unclosed(slot, handle, lost, true);
     return answer.result;
   }
   // Has the host close the files that could not be closed before (keep_unclosed()). Called before
@@ -176,9 +177,11 @@ class record_table {
   }
 
   // Remembers a file that the host must still close, and what its close reports: in this record, or
-  // in the next one that remembers none. In a read-only mount the file stays open at the host until
-  // the mount ends, which does no harm.
-  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t lost) const {
+  // in the next one that remembers none. `posted`: the close is posted, but was not answered in
+  // time. In a read-only mount the file stays open at the host until the mount ends, which does no
+  // harm.
+  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t lost,
+                              bool posted) const {
     if (!fs_->writes()) return;
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
       std::uint64_t none = 0;
@@ -188,11 +191,11 @@ class record_table {
         continue;
       // Release, twice: a thread in close_unclosed() that reads this error sees that the handle
       // before it has gone; and a thread that reads this handle sees its error.
-      place.unclosed_given_up.store_release(lost);
+      place.unclosed_given_up.store_release(posted ? -lost : lost);
       place.unclosed.store_release(handle);
       name_state& names = *fs_->at<name_state>(fs_->layout.names);
       if (lost != 0) names.unclosed_losses.add_relaxed(1);
-      (void)names.unclosed.fetch_add_release(1);
+      if (!posted) (void)names.unclosed.fetch_add_release(1);
       return;
     }
   }
