@@ -38,7 +38,8 @@
 // Writing. A file's first open for writing makes a new version with a *node*: the state that the
 // device's open files of the version share (inode_state in cache/arena.cuh). Every open of the file
 // while it is open for writing returns the same version, whatever its times say, because this mount
-// changes them. After the last writer's close, no open returns that version again.
+// changes them. After the last writer's close, no open returns that version again. If the time of
+// creation shows that the open has found another file with the same inode number, it fails (-EBUSY).
 //
 // Changes under way. A write or truncation that hangs in the backend may outlive the last writer's
 // close, because its caller gives up in time. Its bytes would overwrite what a later writer writes.
@@ -424,7 +425,7 @@ class file_table {
     bool joined = false;
   };
   // Finds or makes the version of an open. 0; -EMFILE when there are no more nodes or versions;
-  // -EBUSY as in open_to_change().
+  // -EBUSY as in open_to_change(), and if another file with the same inode number is written.
   int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
                  given_version& given);
   static bool is_changed(const file_version& version);

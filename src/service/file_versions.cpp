@@ -100,6 +100,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   std::shared_ptr<writing_state> spare = writes ? std::make_shared<writing_state>() : nullptr;
   const auto give = [&](const std::shared_ptr<file_version>& v) {
     given.joined = v->writers != 0;
+    // Another file with the same inode number, which some file systems repeat.
+    if (given.joined && v->identity.born_ns != identity.born_ns) return -EBUSY;
     if (!join(*v, writes, spare, given.node)) return -EMFILE;
     given.version = v;
     return 0;

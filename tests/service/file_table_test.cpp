@@ -459,6 +459,25 @@ TEST_F(file_table_writers, a_version_is_written_through_any_file_that_is_open_fo
   EXPECT_NE(table_.find_writer(other.name), nullptr);
 }
 
+// Some file systems repeat inode numbers, such as one that shows several others as one.
+TEST(file_table, a_file_with_the_number_of_one_that_is_being_written_is_not_taken_for_it) {
+  const auto io = std::make_shared<memory_backend>(memory_backend_options{.inode_count = 1});
+  io->write("/a", "content of a");
+  io->write("/b", "content of b");
+  file_table table(io, 64, 4);
+  std::uint64_t a = 0, b = 0;
+  std::shared_ptr<host_file> first, second;
+  ASSERT_EQ(table.open_to_change("/a", {}, a, first), 0);
+  EXPECT_EQ(table.open("/b", false, b, second), -EBUSY);
+  EXPECT_EQ(table.open_to_change("/b", {}, b, second), -EBUSY);
+  EXPECT_EQ(table.close(a), 0);
+  ASSERT_EQ(table.open("/b", false, b, second), 0);
+  EXPECT_NE(&second->version(), &first->version());
+  // Files that are only read have versions of their own.
+  ASSERT_EQ(table.open("/a", false, a, first), 0);
+  EXPECT_NE(&second->version(), &first->version());
+}
+
 // What was asked in time may be looked at late.
 TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
   for (const char* path : {"/c", "/d", "/e"})

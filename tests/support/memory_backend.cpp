@@ -234,6 +234,7 @@ std::shared_ptr<memory_backend::node> memory_backend::create(std::uint32_t mode)
   auto n = std::make_shared<node>();
   n->identity.device = device_number;
   n->identity.inode = last_inode_++ % options_.inode_count + 1;
+  n->identity.born_ns = static_cast<std::int64_t>(last_inode_);
   n->identity.mode = mode;
   if (options_.mappings && S_ISREG(mode)) n->bytes = std::make_unique<memfd_storage>();
   else n->bytes = std::make_unique<heap_storage>();
