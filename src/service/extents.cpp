@@ -218,8 +218,8 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
   }
 }
 
-// Returns the job of an extent that has left the queue, if it still waits for a quiet moment and its
-// file is open. Takes the extent out of the deferred state.
+// Returns the job of an extent that has left the queue, if it still waits for a quiet moment and
+// its file is open. Takes the extent out of the deferred state.
 std::optional<extent_registrar::job> extent_registrar::if_wanted(deferred_job due) {
   std::shared_ptr<host_file> file = due.file.lock();
   {

@@ -39,7 +39,8 @@
 // device's open files of the version share (inode_state in cache/arena.cuh). Every open of the file
 // while it is open for writing returns the same version, whatever its times say, because this mount
 // changes them. After the last writer's close, no open returns that version again. If the time of
-// creation shows that the open has found another file with the same inode number, it fails (-EBUSY).
+// creation shows that an open has found another file with the same inode number, the open fails
+// (-EBUSY).
 //
 // Changes under way. A write or truncation that hangs in the backend may outlive the last writer's
 // close, because its caller gives up in time. Its bytes would overwrite what a later writer writes.
