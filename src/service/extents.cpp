@@ -222,6 +222,7 @@ std::optional<extent_registrar::job> extent_registrar::next_job() {
 // its file is open. Takes the extent out of the deferred state.
 std::optional<extent_registrar::job> extent_registrar::if_wanted(deferred_job due) {
   std::shared_ptr<host_file> file = due.file.lock();
+  GPUFS_SCHEDULE_POINT("extents.due");
   {
     extent_set& set = *due.version->extents();
     const std::lock_guard lock(set.mutex);

@@ -6,12 +6,15 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <memory>
+#include <string_view>
 #include <thread>
 
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
 #include "support/memory_backend.hpp"
+#include "support/schedule.hpp"
 #include "support/service_rig.hpp"
 
 namespace gpufs::testing {
@@ -230,6 +233,28 @@ TEST_F(extents, register_all_registers_a_file_once) {
   EXPECT_EQ(extent_registrar::registered_in(rig.files().find(handle)->version()), 11u);
   for (std::uint64_t e = 0; e <= 10; ++e)
     EXPECT_NE(rig.read(handle, e * extent_bytes, 64).extent_bytes, 0u);
+}
+
+// The registrar then holds the file, and may be the last that does: the end of a file closes its
+// descriptor.
+TEST_F(extents, a_touch_does_not_wait_for_one_whose_quiet_moment_has_come) {
+  std::atomic<bool> is_due{false}, go_on{false};
+  const schedule_hook holds([&](const char* point) {
+    if (std::string_view(point) != "extents.due") return;
+    is_due = true;
+    while (!go_on) std::this_thread::sleep_for(1ms);
+  });
+  service_rig rig(io_, with_budget(11));
+  const auto file = rig.files().find(rig.open("/a").handle);
+  (void)rig.extents().touch(file, 0, extent_registrar::urgency::when_quiet);
+  EXPECT_TRUE(eventually([&] { return is_due.load(); }));
+  auto touched = std::async(std::launch::async, [&] {
+    (void)rig.extents().touch(file, extent_bytes, extent_registrar::urgency::now);
+  });
+  EXPECT_EQ(touched.wait_for(5s), std::future_status::ready);
+  go_on = true;
+  touched.get();
+  EXPECT_TRUE(eventually([&] { return rig.extents().count().registered == 2; }));
 }
 
 // Statistics ask for each open file, and the table remembers the versions of a million files.
