@@ -115,7 +115,9 @@ void slot_fuzzer::run(std::span<const std::uint8_t> input) {
 
 request slot_fuzzer::make_request(fuzz_input& in, std::string& staging) {
   const std::uint8_t c = in.byte(), h = in.byte(), how = in.byte();
-  request r{static_cast<request_code>(c < 192 ? c % 14 : c % request_record::codes), 0, 0, 0};
+  request r{
+      static_cast<request_code>(c < 192 ? c % (request_code_max + 1) : c % request_record::codes),
+      0, 0, 0};
   if (opens(r.code)) {
     r.handle = h < 192 ? h % 32u : static_cast<std::uint32_t>(in.number(4));
   } else if (h >= 192) {

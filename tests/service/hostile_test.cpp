@@ -100,7 +100,7 @@ class hostile_kernel : public ::testing::TestWithParam<files_in> {
       std::string staging(random() % 64 == 0 ? limits::staging_bytes_min : random() % 300, '\0');
       for (char& c : staging) c = static_cast<char>(random());
       request r{static_cast<request_code>(random() % 64 == 0 ? random() % request_record::codes
-                                                             : random() % 14),
+                                                             : random() % (request_code_max + 1)),
                 0, static_cast<std::uint32_t>(staging.size()), near(random)};
       r.handle = random() % 8 == 0 ? random() >> random() % 64 : handle(random());
       if (random() % 32 == 0) r.length = static_cast<std::uint32_t>(random());

@@ -118,6 +118,8 @@ enum class request_code : std::uint32_t {
   // open that was withdrawn.
   close_written = 14
 };
+inline constexpr std::uint32_t request_code_max =
+    static_cast<std::uint32_t>(request_code::close_written);
 
 // How a file is opened; in `handle` of open and open_write.
 enum open_bits : std::uint32_t {
@@ -249,8 +251,7 @@ struct alignas(32) request_record {
 static_assert(sizeof(request_record) == 32, "one sector, one write burst");
 static_assert(4 * request_record::payload_bits == 32 + 2 * 64,
               "code and length, handle, offset: no bit is left out");
-static_assert(static_cast<std::uint32_t>(request_code::close_written) < request_record::codes,
-              "the last code fits");
+static_assert(request_code_max < request_record::codes, "the last code fits");
 static_assert((masked_flag & request_record::length_max) == masked_flag,
               "a length has room for the flag");
 static_assert(limits::bulk_bytes_max < masked_flag && limits::staging_bytes_max < masked_flag &&
