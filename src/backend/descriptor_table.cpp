@@ -365,11 +365,14 @@ int descriptor_table::copy(int descriptor) const {
 
 void descriptor_table::end() {
   const std::lock_guard life(life_);
-  const std::lock_guard lock(mutex_);
-  ended_ = true;
-  handed_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    handed_.clear();
+  }
   // Close everything in the table now. The thread's end would do it too, but perhaps only after
-  // other threads have seen the thread end.
+  // other threads have seen the thread end. A close may wait for the file system, so mutex_ is not
+  // held: close() of other threads takes it.
   (void)syscall(close_range_call, 3u, ~0u, 0u);
 }
 
