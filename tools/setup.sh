@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs only what a task needs and this machine lacks.
 #   tools/setup.sh build   to compile everything: CMake, ninja, nvcc, googletest
+#   tools/setup.sh wheel   to build a Python wheel with GPU code
 #   tools/setup.sh demo    to build and run the command line; nvcc only if a GPU is visible
 #   tools/setup.sh lint    the formatters and checkers
 #   tools/setup.sh gpu     like build; needs no network if the machine has everything
@@ -16,7 +17,10 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
 task=${1:-test}
-case $task in build | demo | lint | gpu | test) ;; *) die "unknown task '$task' (build, demo, lint, gpu or test)" ;; esac
+case $task in
+  build | wheel | demo | lint | gpu | test) ;;
+  *) die "unknown task '$task' (build, wheel, demo, lint, gpu or test)" ;;
+esac
 
 export PATH="$PWD/.venv/bin:$PATH"
 
@@ -124,6 +128,13 @@ case $task in
     has_googletest || missing+=(libgtest-dev)
     install_missing
     has_build_tools || install_requirements requirements-build.txt
+    install_nvcc
+    ;;
+  wheel)
+    can_make_venv || missing+=(python3-venv)
+    has_python_headers || missing+=(python3-dev)
+    install_missing
+    install_requirements requirements-build.txt
     install_nvcc
     ;;
   demo)

@@ -39,7 +39,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
 
 def build(folder: Path) -> Path:
     """Builds the wheel."""
-    subprocess.run([ROOT / "tools" / "setup.sh", "build"], check=True)
+    subprocess.run([ROOT / "tools" / "setup.sh", "wheel"], check=True)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         subprocess.run(
             [VENV_PYTHON, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", made, ROOT],
