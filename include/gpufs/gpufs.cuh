@@ -51,21 +51,20 @@ namespace gpufs {
 // with an empty file. docs/api.md has the exceptions: CUDA graphs (use gftruncate there), launches
 // by kernels, and two launches at the same time.
 //
-// Errors:
+// Errors of the open itself; docs/api.md lists all errors, also those of O_TRUNC:
 // * -ENOENT, -EACCES, -EISDIR, -ENAMETOOLONG, -ELOOP, -ENOTDIR, -EEXIST: as open(2).
-// * -EINVAL: an unknown flag, or a file that is not regular.
-// * -EROFS: an open for writing in a read-only mount or file system. -EFAULT: `path` is null.
+// * -EINVAL: an unknown flag, or a file that is not regular. -EFAULT: `path` is null.
+// * -EROFS: an open for writing in a read-only mount or file system.
 // * -EXDEV: the path leaves the root of the mount (mount_options::root).
 // * -EMFILE: the mount's table (131,072 files) is full, or the host has no free descriptors.
 // * -EOVERFLOW: the file has 2^48 bytes or more.
-// * -EIO: the host failed or does not answer; then it may still create or empty the file. Also if,
-//   for as long as a request may take, other groups were first each time and failed.
-// * -EBUSY: an earlier call was given up with -EIO and may still take place: a write or a
-//   truncation of the file, or a removal or rename of the path. The open has done nothing. The
-//   state ends when the host's call returns (docs/api.md, "Calls that were given up").
+// * -EIO: the host failed or does not answer; then it may still create or empty the file. Or, for
+//   the whole request timeout, each attempt lost to another group's open, which failed.
+// * -EBUSY: an earlier call timed out and may still take effect on the file or path. This open has
+//   done nothing (docs/api.md, "Timed-out calls").
 //
 // Waits: for the host's open, at most the mount's request timeout. An open for writing also waits
-// for appends under way, and while the last writer gives up what it could not write (gclose).
+// for appends under way, and while the last writer discards bytes that it could not write (gclose).
 template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gopen(const Group& g, const mount_ref& fs, const char* path,
                                           std::int32_t flags = O_RDONLY,
@@ -90,8 +89,9 @@ template <group Group>
 //   (NFS, FUSE). Bytes that could not be written are then lost, unless a second try has written
 //   them, or other descriptors may still write the file.
 //
-// The descriptor is closed in any case. Waits: for the host, if the descriptor writes; otherwise
-// not for I/O. A surplus close may wait for the last valid close.
+// The descriptor is closed in any case. Waits: for the host, if the descriptor writes, or at the
+// last close of one that was opened while the mount wrote the file; otherwise not for I/O. A
+// surplus close may wait for the last valid close.
 template <group Group>
 [[nodiscard]] GPUFS_HD std::int32_t gclose(const Group& g, const mount_ref& fs, std::int32_t fd) {
   const auto& own = as_group(g);
@@ -164,7 +164,7 @@ GPUFS_HD std::int32_t gmunmap(const Group& g, const mount_ref& fs, const mapping
 // As gmunmap, without its fence. Each member passes `made`: a value of up to 8 bytes that depends
 // on every byte that the member read from the mapping, such as a sum. The call waits until that
 // value is computed, so all reads have completed. A member that read nothing passes any value. A
-// member whose value does not depend on all that it read may have read another page.
+// byte that `made` does not depend on may be read after the frame has been reused.
 template <group Group, class Value>
 GPUFS_HD std::int32_t gmunmap_unfenced(const Group& g, const mount_ref& fs, const mapping& m,
                                        const Value& made) {

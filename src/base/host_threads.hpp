@@ -1,7 +1,7 @@
 // Host threads that may hang, in a call of a backend, a sink, or a driver.
 //
 // The owner waits for them until a deadline, then abandons the threads that have not ended.
-// Everything that those threads use must then live for ever.
+// Everything that those threads use must then never be freed.
 #pragma once
 
 #include <condition_variable>

@@ -67,7 +67,7 @@ class kinds_of_threads : public ::testing::Test {
     service_rig_options options;
     options.workers = workers;
     options.slots = 16;
-    options.timeouts = {100'000'000'000};  // who waits for them is not soon back
+    options.timeouts = {100'000'000'000};  // a long wait fails the test
     return options;
   }
   // As channel_client::post, without the wake-up: so a GPU posts.

@@ -18,7 +18,8 @@
 //
 // Above the flags are two counts: of cleanings, and of truncations that zeroed bytes of the page. A
 // thread that finds the word unchanged knows that there was neither in between. The count of
-// cleanings carries into the count of truncations; a thread then assumes a truncation too many.
+// cleanings carries into the count of truncations. So a check (is_uncut) may report a truncation
+// that did not happen; the write is then repeated.
 //
 // A dirty page may be written through any open file of its inode state, and at least one is open:
 // the last writer flushes or drops all dirty pages before it closes (leave_writers(),

@@ -272,8 +272,8 @@ class ring_set {
 };
 
 // Makes a slot for an absent key (hash_index::begin_load_with): a free slot, otherwise by eviction.
-// Returns `no_slot` when this round found none. A round visits each open-file record, because there
-// are no more of them than a round's visits. Called by one thread.
+// Returns `no_slot` when this round found none. One round can visit all open-file records.
+// Called by one thread.
 //
 // Eviction needs latches, so it comes before begin_load(). Only round 0 looks for a free slot under
 // the latch: in later rounds, waiting groups would take the latch from the groups that evict, the

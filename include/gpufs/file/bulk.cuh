@@ -13,12 +13,12 @@
 //
 // Where a run begins:
 // * (a) At the page itself, if the caller is about to read enough pages.
-// * (b) Ahead of the page. A chunk is `chunk` aligned pages. The run is the first
-//   chunk ahead of which no page is resident or loading. Conditions: nearly all pages just before
-//   this page are resident or loading; and, going back, at least as many chunks have resident or
-//   loading pages as the chosen chunk is ahead. So a sequential reader gets more and more chunks
-//   under way, and a random reader leaves no such pattern. Only one page of `step` checks this, so
-//   that other pages do not pay for the check.
+// * (b) Ahead of the page. A chunk is `chunk` aligned pages. The run is the first chunk after the
+//   page that has no resident or loading page. Conditions: nearly all pages just before this page
+//   are resident or loading; and, going back, at least as many chunks have resident or loading
+//   pages as the chosen chunk is ahead. So a sequential reader gets more and more chunks under way,
+//   and a random reader leaves no such pattern. Only one page of `step` checks this, so that other
+//   pages do not pay for the check.
 // * (c) In the same place, when a group reads a marked page. Two pages of each run of (b) bear a
 //   mark. Without marks the reader, which misses nothing in the run, would pull every other chunk.
 //   These runs are longer, because the host spends more time on each run than the engine needs to

@@ -76,7 +76,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
 }
 
 // Gives back one holder of a descriptor. For a descriptor that may write its file, returns the
-// result of the flush. Collective. Waits for the host only for such a descriptor.
+// result of the flush. Collective. Waits for the host for such a descriptor, and at the last close
+// of one that has an inode state (close_on_host).
 template <class Group>
 GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std::int32_t fd) {
   using holding = record_table::holding;
