@@ -14,7 +14,7 @@
 //  * cleaning: one group writes the page back; only that group clears it. Two groups must not clean
 //    one page together: two writes of one byte could reach the file in the wrong order.
 //  * stale: a group is about to evict the page; its bytes will not be written
-//    (write_back::abandon).
+//    (write_back::evict_unwritten).
 //
 // Above the flags are two counts: of cleanings, and of truncations that zeroed bytes of the page. A
 // thread that finds the word unchanged knows that there was neither in between. The count of
@@ -130,7 +130,8 @@ GPUFS_HD inline std::uint64_t differing_bytes(const char* a, const char* b) {
 class page_dirt {
  public:
   static constexpr std::uint32_t dirty = 1, cleaning = 2, whole = 4, partial = 8, alone = 16;
-  // A group is about to evict the page; its bytes will not be written (write_back::abandon).
+  // A group is about to evict the page; its bytes will not be written
+  // (write_back::evict_unwritten).
   static constexpr std::uint32_t stale = 32;
   static constexpr std::uint32_t all_flags = 63, one_cleaning = 1u << 6, one_cut = 1u << 18;
 

@@ -103,7 +103,7 @@ class write_back : run_writer<Group> {
   // dirty. Evicts the page and clears its mask, unless another group made the page dirty; then the
   // page goes to the file as it is. A mapping keeps the page and the bits. Ends the caller's pin.
   // Collective. Waits for other groups' pins, `evicting_ns` at most.
-  GPUFS_HD GPUFS_OUT_OF_LINE void abandon(std::uint32_t frame_number) {
+  GPUFS_HD GPUFS_OUT_OF_LINE void evict_unwritten(std::uint32_t frame_number) {
     const std::uint64_t start = platform::now_ns();
     std::uint32_t mine = 0;
     if (g_.is_leader()) {

@@ -299,14 +299,14 @@ GPUFS_HD std::uint64_t finish_pinned(const mount_ref& fs, const Group& g, const 
   return cut ? done.at : stop;
 }
 
-// Abandons the pinned pages of write_resident() when the descriptor was closed during the write: no
+// Evicts the pinned pages of write_resident() when the descriptor was closed during the write: no
 // descriptor is left under which its bytes may be marked. Collective.
 template <class Group>
-GPUFS_HD void abandon_pinned(const mount_ref& fs, const Group& g, const write_end& done) {
+GPUFS_HD void evict_pinned(const mount_ref& fs, const Group& g, const write_end& done) {
   g.sync();
   (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
     for (std::uint32_t i = 0; i < done.pinned; ++i) {
-      write_back(fs, part).abandon(part.from(done.frame, i));
+      write_back(fs, part).evict_unwritten(part.from(done.frame, i));
     }
     return 0;
   });
@@ -336,7 +336,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t write_any(const mount_ref& fs, const Gro
                                                   std::uint64_t end, bool appends) {
   const found_file found = find_to_write(fs, g, fd);
   if (found.error != 0) {
-    abandon_pinned(fs, g, done);
+    evict_pinned(fs, g, done);
     return found.error;
   }
   const file_view& file = found.view;
