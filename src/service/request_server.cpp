@@ -39,12 +39,12 @@ bool may_change(request_code code) {
 
 }  // namespace
 
-request_server::request_server(device& d, const channel_view& channel, const channel_view& seen,
-                               const bulk_frames& frames, file_table& files,
-                               extent_registrar& extents, unsigned copiers,
+request_server::request_server(device& d, const channel_view& channel,
+                               const channel_view& device_view, const bulk_frames& frames,
+                               file_table& files, extent_registrar& extents, unsigned copiers,
                                const std::atomic<bool>& stopping)
-    : device_(d), channel_(channel), seen_(seen), frames_(frames), files_(files), extents_(extents),
-      gate_(copiers, channel.layout.slot_count, d.bulk_copies_exclude()) {
+    : device_(d), channel_(channel), device_view_(device_view), frames_(frames), files_(files),
+      extents_(extents), gate_(copiers, channel.layout.slot_count, d.bulk_copies_exclude()) {
   stalled_.reserve(copiers +
                    channel.layout.slot_count);  // so that find_stalled() does not allocate
   for (unsigned c = 0; c < copiers; ++c) stagers_.emplace_back(d, gate_, c, stopping);
@@ -338,7 +338,7 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot,
   // Registered pages end where the file ended at its open. A longer run is read.
   char* const frames = frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift);
   const run_stager::reply_place reply{
-      &channel_.reply(slot).word, &seen_.reply(slot).word, {slot, sequence}};
+      &channel_.reply(slot).word, &device_view_.reply(slot).word, {slot, sequence}};
   if (r.offset + r.length > extent_begin + notice.bytes || length < device_.bulk_bytes_min())
     return stagers_[copier].read(*file->reached, r.offset, frames, length, reply,
                                  staged_flag | tell_extent(slot, notice));

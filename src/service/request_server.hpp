@@ -30,9 +30,9 @@ struct bulk_frames {
 // Thread-safe as stated above.
 class request_server {
  public:
-  // `seen`: the channel at its device addresses. `copiers`: the threads that serve bulk requests.
-  // `stopping`: once true, no call waits for the device.
-  request_server(device& d, const channel_view& channel, const channel_view& seen,
+  // `device_view`: the channel at its device addresses. `copiers`: the threads that serve bulk
+  // requests. `stopping`: once true, no call waits for the device.
+  request_server(device& d, const channel_view& channel, const channel_view& device_view,
                  const bulk_frames& frames, file_table& files, extent_registrar& extents,
                  unsigned copiers, const std::atomic<bool>& stopping);
 
@@ -92,7 +92,7 @@ class request_server {
 
   device& device_;
   const channel_view channel_;
-  const channel_view seen_;
+  const channel_view device_view_;
   const bulk_frames frames_;
   file_table& files_;
   extent_registrar& extents_;

@@ -22,12 +22,13 @@ constexpr std::uint64_t everywhere_after_ns = 20'000'000;
 
 }  // namespace
 
-service::service(device& d, const channel_view& channel, const channel_view& seen,
+service::service(device& d, const channel_view& channel, const channel_view& device_view,
                  const bulk_frames& frames, file_table& files, extent_registrar& extents,
                  sink_table& sinks, timeline& record, const service_options& options)
     : channel_(channel), files_(files), sinks_(sinks), timeline_(record), options_(options),
       served_(channel.layout.slot_count), counts_(std::size_t{service_duties} * most_threads()),
-      requests_(d, channel, seen, frames, files, extents, std::max(options.copiers, 1u), stopping_),
+      requests_(d, channel, device_view, frames, files, extents, std::max(options.copiers, 1u),
+                stopping_),
       pools_{thread_pool(threads_of(service_duty::work)),
              thread_pool(threads_of(service_duty::open)),
              thread_pool(threads_of(service_duty::copy))} {

@@ -71,9 +71,9 @@ struct service_options {
 
 class service {
  public:
-  // `seen`: the channel at its device addresses. Waits until the openers have started, for at most
-  // `answer_time_ns`. Throws gpufs::error EAGAIN when a thread cannot be created.
-  service(device& d, const channel_view& channel, const channel_view& seen,
+  // `device_view`: the channel at its device addresses. Waits until the openers have started, for
+  // at most `answer_time_ns`. Throws gpufs::error EAGAIN when a thread cannot be created.
+  service(device& d, const channel_view& channel, const channel_view& device_view,
           const bulk_frames& frames, file_table& files, extent_registrar& extents,
           sink_table& sinks, timeline& record, const service_options& options);
   // Waits for the threads without a deadline, unless stop() was called. Afterwards the owner calls
