@@ -133,7 +133,7 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
                           const std::optional<timeline_event>& event) {
   if (r.length > channel_.layout.staging_bytes) return -EINVAL;
   // Captures nothing of this object: the service may be destroyed before the sink answers.
-  const auto answer = [channel = channel_, &record = timeline_, slot, sequence, sink = r.handle,
+  const auto answer = [channel = channel_, &events = timeline_, slot, sequence, sink = r.handle,
                        event](std::int32_t result, std::uint64_t begin_ns) {
     if (event) {
       try {
@@ -142,7 +142,7 @@ int service::hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const requ
         e.begin_ns = begin_ns;
         e.end_ns = platform::now_ns();
         e.result = result;
-        record.add(std::move(e));
+        events.add(std::move(e));
       } catch (const std::bad_alloc&) {
         // No memory: the timeline lacks this event.
       }

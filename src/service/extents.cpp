@@ -33,9 +33,9 @@ bool is_of_version(const host_file& file, const file_identity& now, std::uint64_
 
 }  // namespace
 
-extent_registrar::extent_registrar(device& d, file_table& files, timeline& record,
+extent_registrar::extent_registrar(device& d, file_table& files, timeline& events,
                                    const extent_options& options)
-    : device_(d), files_(files), timeline_(record), options_(options) {
+    : device_(d), files_(files), timeline_(events), options_(options) {
   thread_.start("the registrar", [this] { run(); });
 }
 

@@ -100,7 +100,7 @@ struct extent_options {
 class extent_registrar {
  public:
   // Throws gpufs::error EAGAIN when the thread cannot be created.
-  extent_registrar(device& d, file_table& files, timeline& record, const extent_options& options);
+  extent_registrar(device& d, file_table& files, timeline& events, const extent_options& options);
   // Waits for the thread without a deadline, unless stop() has returned false.
   ~extent_registrar();
   extent_registrar(const extent_registrar&) = delete;

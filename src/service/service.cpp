@@ -24,8 +24,8 @@ constexpr std::uint64_t everywhere_after_ns = 20'000'000;
 
 service::service(device& d, const channel_view& channel, const channel_view& device_view,
                  const bulk_frames& frames, file_table& files, extent_registrar& extents,
-                 sink_table& sinks, timeline& record, const service_options& options)
-    : channel_(channel), files_(files), sinks_(sinks), timeline_(record), options_(options),
+                 sink_table& sinks, timeline& events, const service_options& options)
+    : channel_(channel), files_(files), sinks_(sinks), timeline_(events), options_(options),
       served_(channel.layout.slot_count), counts_(std::size_t{service_duties} * most_threads()),
       requests_(d, channel, device_view, frames, files, extents, std::max(options.copiers, 1u),
                 stopping_),

@@ -75,7 +75,7 @@ class service {
   // at most `answer_time_ns`. Throws gpufs::error EAGAIN when a thread cannot be created.
   service(device& d, const channel_view& channel, const channel_view& device_view,
           const bulk_frames& frames, file_table& files, extent_registrar& extents,
-          sink_table& sinks, timeline& record, const service_options& options);
+          sink_table& sinks, timeline& events, const service_options& options);
   // Waits for the threads without a deadline, unless stop() was called. Afterwards the owner calls
   // file_table::close_handed(), to close descriptors that the threads left for other threads to
   // close.
