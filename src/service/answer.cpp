@@ -31,7 +31,7 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
   request_server::opened_file opened;
   const auto reply = [&](std::int32_t result) {
     // Before the reply is stored, so a kernel that sees the reply also finds the error.
-    if (result < 0 && result != run_stager::device_answers) requests_.keep_error(r, result);
+    if (result < 0 && result != run_stager::device_answers) requests_.log_error(r, result);
     if (event) {
       event->end_ns = platform::now_ns();  // for a copy that the device makes: its start
       event->result = result == run_stager::device_answers ? static_cast<std::int32_t>(r.length)

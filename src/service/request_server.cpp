@@ -85,7 +85,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
   return -ENOSYS;
 }
 
-void request_server::keep_error(const request& r, std::int32_t status) noexcept {
+void request_server::log_error(const request& r, std::int32_t status) noexcept {
   const bool writes = r.code == request_code::write;
   if (!writes && r.code != request_code::sync && r.code != request_code::report_close) return;
   // An invalid request is an error of the kernel, not of a file.
