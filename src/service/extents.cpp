@@ -74,8 +74,8 @@ extent_set::extent* extent_registrar::remember(extent_set& set, std::uint64_t nu
   }
 }
 
-extent_hint extent_registrar::touch(const std::shared_ptr<host_file>& file, std::uint64_t offset,
-                                    urgency when) {
+extent_location extent_registrar::touch(const std::shared_ptr<host_file>& file,
+                                        std::uint64_t offset, urgency when) {
   const std::uint64_t size = file->version().identity.size;
   if (options_.budget_bytes == 0 || size < options_.file_bytes_min || offset >= size) return {};
   const std::uint64_t number = offset / options_.extent_bytes;
@@ -102,8 +102,8 @@ extent_hint extent_registrar::touch(const std::shared_ptr<host_file>& file, std:
 
 // `end`: set past the last extent whose state this call changes. It is valid after an exception,
 // too.
-extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::uint64_t number,
-                                   std::uint64_t& end, urgency when) {
+extent_location extent_registrar::note(const std::shared_ptr<host_file>& file, std::uint64_t number,
+                                       std::uint64_t& end, urgency when) {
   file_version& version = file->version();
   const std::uint64_t name = name_of(version.number, number);
   std::atomic<std::uint64_t>& refused = known_refused_[(name >> 1) % known_refused_.size()];
@@ -126,7 +126,7 @@ extent_hint extent_registrar::note(const std::shared_ptr<host_file>& file, std::
       return {};
     }
     if (reads != 1) refused.store(0, std::memory_order_relaxed);
-    if (e.state == extent_set::phase::registered) return e.notice;
+    if (e.state == extent_set::phase::registered) return e.location;
     if (e.state == extent_set::phase::wanted) return {};
     if (when == urgency::when_quiet) {
       if (e.state == extent_set::phase::deferred) return {};
@@ -245,21 +245,21 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     const std::lock_guard set_lock(set.mutex);
     const extent_set::extent* const e = remember(set, j.number);
     if (e == nullptr) return 0;
-    if (e->state == extent_set::phase::registered) return e->notice.bytes;
+    if (e->state == extent_set::phase::registered) return e->location.bytes;
     if (std::find(sets_.begin(), sets_.end(), j.file->version().extents()) == sets_.end())
       sets_.push_back(j.file->version().extents());
   }
   std::unique_ptr<file_mapping> mapping;
-  const extent_hint notice = prepare(j, mapping);
+  const extent_location location = prepare(j, mapping);
   const std::lock_guard set_lock(set.mutex);
   extent_set::extent& e = set.extents.find(j.number)->second;  // made above, and never removed
-  if (notice.bytes != 0 && e.state != extent_set::phase::registered) {
+  if (location.bytes != 0 && e.state != extent_set::phase::registered) {
     e.state = extent_set::phase::registered;
-    e.notice = notice;
+    e.location = location;
     e.mapping = std::move(mapping);
     ++set.registered;
     registered_.fetch_add(1);
-    return notice.bytes;
+    return location.bytes;
   }
   // The registration is useless: the file changed, the device has no address for it, or another
   // thread registered the extent too.
@@ -269,7 +269,7 @@ std::uint64_t extent_registrar::register_one(const job& j) {
     orphan.front() = std::move(mapping);
     set.orphans.splice_after(set.orphans.before_begin(), orphan);
   }
-  if (e.state == extent_set::phase::registered) return e.notice.bytes;
+  if (e.state == extent_set::phase::registered) return e.location.bytes;
   e.state = extent_set::phase::refused;
   e.reads = 0;
   refused_.fetch_add(1);
@@ -299,7 +299,7 @@ bool extent_registrar::take_budget(std::uint64_t bytes) {
   return take();
 }
 
-extent_hint extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
+extent_location extent_registrar::prepare(const job& j, std::unique_ptr<file_mapping>& mapping) {
   const file_identity& identity = j.file->version().identity;
   const std::uint64_t offset = j.number * options_.extent_bytes;
   if (offset >= identity.size) return {};

@@ -50,8 +50,8 @@
 
 namespace gpufs {
 
-// Tells a group where an extent is registered.
-struct extent_hint {
+// Where an extent is registered.
+struct extent_location {
   std::uint64_t number = 0;
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;  // 0: not registered
@@ -75,7 +75,7 @@ class extent_set {
     bool is_queued = false;  // `deferred_` has it, also after a change of state; at most once
     std::uint32_t reads = 0;
     std::unique_ptr<file_mapping> mapping{};
-    extent_hint notice{};
+    extent_location location{};
   };
   std::mutex mutex;
   std::unordered_map<std::uint64_t, extent> extents;         // an extent is never removed
@@ -109,9 +109,9 @@ class extent_registrar {
   // when_quiet: once no new extent was touched with when_quiet for `quiet_ns`.
   enum class urgency { now, when_quiet };
   // Returns where the extent of `offset` is registered. If it is not, queues it for registration,
-  // and returns a hint with 0 bytes. Does not wait.
-  extent_hint touch(const std::shared_ptr<host_file>& file, std::uint64_t offset,
-                    urgency when = urgency::now);
+  // and returns a location with 0 bytes. Does not wait.
+  extent_location touch(const std::shared_ptr<host_file>& file, std::uint64_t offset,
+                        urgency when = urgency::now);
 
   // Registers a whole file now. Returns the bytes registered in all. Waits for I/O.
   std::uint64_t register_all(const std::shared_ptr<host_file>& file);
@@ -167,8 +167,8 @@ class extent_registrar {
     std::uint64_t number;
   };
 
-  extent_hint note(const std::shared_ptr<host_file>& file, std::uint64_t number, std::uint64_t& end,
-                   urgency when);
+  extent_location note(const std::shared_ptr<host_file>& file, std::uint64_t number,
+                       std::uint64_t& end, urgency when);
   void run();
   void refuse(const job& j);
   static std::optional<job> if_wanted(deferred_job due);
@@ -183,9 +183,9 @@ class extent_registrar {
   bool take_budget(std::uint64_t bytes);
   void unregister(std::unique_ptr<file_mapping>& mapping);
   bool bring_into_cache(backend_file& file, const file_mapping& mapping, std::uint64_t offset);
-  // Maps and registers an extent. Returns an empty hint on failure. `mapping` is then set if a
+  // Maps and registers an extent. Returns an empty location on failure. `mapping` is then set if a
   // registration was made all the same.
-  extent_hint prepare(const job& j, std::unique_ptr<file_mapping>& mapping);
+  extent_location prepare(const job& j, std::unique_ptr<file_mapping>& mapping);
 
   device& device_;
   file_table& files_;

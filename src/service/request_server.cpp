@@ -304,12 +304,12 @@ std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot,
 }
 
 // Stores a registered extent's address in the reply. Returns the flag to add to the result, or 0.
-std::int32_t request_server::tell_extent(std::uint32_t slot, const extent_hint& notice) {
-  if (notice.bytes == 0) return 0;
+std::int32_t request_server::tell_extent(std::uint32_t slot, const extent_location& location) {
+  if (location.bytes == 0) return 0;
   reply_record& reply = channel_.reply(slot);
-  reply.extent_number.store_relaxed(notice.number);
-  reply.extent_address.store_relaxed(notice.address);
-  reply.extent_bytes.store_relaxed(notice.bytes);
+  reply.extent_number.store_relaxed(location.number);
+  reply.extent_address.store_relaxed(location.address);
+  reply.extent_bytes.store_relaxed(location.bytes);
   return hint_flag;
 }
 
@@ -333,18 +333,18 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot,
   if (length == 0) return 0;
   const auto when = stagers_.size() < stage_first_copiers ? extent_registrar::urgency::now
                                                           : extent_registrar::urgency::when_quiet;
-  const extent_hint notice = extents_.touch(file->file, r.offset, when);
-  const std::uint64_t extent_begin = notice.number * extents_.extent_bytes();
+  const extent_location location = extents_.touch(file->file, r.offset, when);
+  const std::uint64_t extent_begin = location.number * extents_.extent_bytes();
   // Registered pages end where the file ended at its open. A longer run is read.
   char* const frames = frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift);
   const run_stager::reply_place reply{
       &channel_.reply(slot).word, &device_view_.reply(slot).word, {slot, sequence}};
-  if (r.offset + r.length > extent_begin + notice.bytes || length < device_.bulk_bytes_min())
+  if (r.offset + r.length > extent_begin + location.bytes || length < device_.bulk_bytes_min())
     return stagers_[copier].read(*file->reached, r.offset, frames, length, reply,
-                                 staged_flag | tell_extent(slot, notice));
-  const std::int32_t result = static_cast<std::int32_t>(length) | tell_extent(slot, notice);
+                                 staged_flag | tell_extent(slot, location));
+  const std::int32_t result = static_cast<std::int32_t>(length) | tell_extent(slot, location);
   const std::int64_t copied = stagers_[copier].copy_and_answer(
-      frames, notice.address + (r.offset - extent_begin), length, reply, result);
+      frames, location.address + (r.offset - extent_begin), length, reply, result);
   if (copied == -EINPROGRESS) return run_stager::device_answers;
   return copied < 0 ? static_cast<std::int32_t>(copied)
                     : static_cast<std::int32_t>(copied) | (result & hint_flag);

@@ -88,7 +88,7 @@ class request_server {
                                       std::uint64_t length);
   int reach_to_write(std::uint64_t handle, file_table::lookups& known,
                      file_table::lookups::entry*& file);
-  std::int32_t tell_extent(std::uint32_t slot, const extent_hint& notice);
+  std::int32_t tell_extent(std::uint32_t slot, const extent_location& location);
 
   device& device_;
   const channel_view channel_;
