@@ -232,7 +232,7 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
   return static_cast<std::int32_t>(written);
 }
 
-void request_server::bring_near(const request& r, std::uint32_t slot) const {
+void request_server::prefetch(const request& r, std::uint32_t slot) const {
   const std::uint64_t bytes =
       std::min<std::uint64_t>(r.length & ~masked_flag, channel_.layout.write_bytes(slot));
   const char* const data = channel_.write_staging(slot);

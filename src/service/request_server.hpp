@@ -1,7 +1,7 @@
 // Serves each request. It checks everything that a request says before it acts: a request comes
 // from a kernel, which may write arbitrary bytes.
 //
-// Threads. Service threads call serve(), log_error() and bring_near(), several at a time.
+// Threads. Service threads call serve(), log_error() and prefetch(), several at a time.
 // Each thread passes its own `known`. The service's supervisor calls report_stalled(). Locks: this
 // class has none of its own; its parts are thread-safe, and each copier has its own run_stager.
 #pragma once
@@ -51,7 +51,7 @@ class request_server {
   // the file is open for writing.
   void log_error(const request& r, std::int32_t status) noexcept;
   // Loads the bytes of a claimed write request into the calling processor's caches.
-  void bring_near(const request& r, std::uint32_t slot) const;
+  void prefetch(const request& r, std::uint32_t slot) const;
   // Tells the callers whose requests spend too long in the driver to go on without an answer.
   // Returns whether there are such requests. Called by the supervisor only. Does not wait for the
   // driver.

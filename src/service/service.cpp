@@ -271,7 +271,7 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
         alone = false;
         wake_sleepers(duty, 1);
       }
-      if (permit.is_behind_another()) requests_.bring_near(r, bells[i].slot);
+      if (permit.is_behind_another()) requests_.prefetch(r, bells[i].slot);
       answer(duty, bells[i].slot, bells[i].sequence, r, worker, known);
       ++done.answered;
       if (r.code == request_code::write) ++done.written;

@@ -2,7 +2,7 @@
 // that try burn their time waiting. But bytes that a GPU wrote came over the bus and are in no
 // processor's cache, and fetching them takes a third of a write. So two threads may work on a file:
 // while one writes, the other loads the bytes of its next write into its cache
-// (request_server::bring_near). More threads gain nothing (docs/decisions/service.md).
+// (request_server::prefetch). More threads gain nothing (docs/decisions/service.md).
 //
 // The exception is a backend whose writes run in parallel (backend_file::writes_together). Then six
 // threads may write, and none loads bytes beforehand. In both cases one thread is left for other
