@@ -126,13 +126,13 @@ class opener {
       if ((flags & (O_EXCL | open_unshared)) != 0)
         key.high += mix(~names.exclusive.fetch_add_relaxed(1));
     }
-    const wish wanted{access,
-                      ((flags & O_NOFOLLOW) != 0 ? open_no_follow : 0u) |
-                          ((access & access_read) != 0 ? open_reads : 0u) |
-                          ((access & access_write) != 0 ? open_writes : 0u) |
-                          ((flags & O_CREAT) != 0 ? open_creates : 0u) |
-                          ((flags & O_EXCL) != 0 ? open_exclusive : 0u),
-                      mode, may_change};
+    const open_request wanted{access,
+                              ((flags & O_NOFOLLOW) != 0 ? open_no_follow : 0u) |
+                                  ((access & access_read) != 0 ? open_reads : 0u) |
+                                  ((access & access_write) != 0 ? open_writes : 0u) |
+                                  ((flags & O_CREAT) != 0 ? open_creates : 0u) |
+                                  ((flags & O_EXCL) != 0 ? open_exclusive : 0u),
+                              mode, may_change};
 
     hash_index<record_table> index = records_.index();
     std::uint32_t slot = 0;
@@ -171,14 +171,14 @@ class opener {
   }
 
   // How the host is to open a file.
-  struct wish {
+  struct open_request {
     std::uint32_t access;
     std::uint32_t bits;  // of open_bits
     std::uint32_t mode;
     bool may_change;
   };
 
-  GPUFS_HD step ask(const char* path, std::uint32_t length, const wish& wanted,
+  GPUFS_HD step ask(const char* path, std::uint32_t length, const open_request& wanted,
                     std::uint32_t slot) {
     channel_client client = fs_.client();
     const std::int32_t acquired = client.acquire();
