@@ -61,7 +61,7 @@ class view {
     // Copies all live values to memory explicitly. Otherwise the compiler would keep in memory all
     // values that do not fit into the registers that a call preserves, and every hit would load and
     // store them.
-    errand<N> e{own_, {}, {}, missing};
+    spilled_read<N> e{own_, {}, {}, missing};
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
       e.indices[i] = indices[i];
@@ -131,14 +131,14 @@ class view {
   }
 
   template <unsigned N>
-  struct errand {
+  struct spilled_read {
     state own;
     std::uint64_t indices[N];
     T values[N];
     std::uint32_t missing;
   };
   template <unsigned N>
-  GPUFS_HD GPUFS_OUT_OF_LINE static void read_missing(const mount_ref& fs, errand<N>& e) {
+  GPUFS_HD GPUFS_OUT_OF_LINE static void read_missing(const mount_ref& fs, spilled_read<N>& e) {
     for (unsigned i = 0; i < N; ++i) {
       if ((e.missing >> i & 1) == 0) continue;
       const element got = e.indices[i] < e.own.size()
