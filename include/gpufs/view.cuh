@@ -96,7 +96,7 @@ class view {
     const std::uint64_t end = size();
     std::uint64_t within[N];
     slot_key keys[N];
-    detail::glimpse found[N];
+    detail::optimistic_read found[N];
     GPUFS_UNROLL
     for (unsigned i = 0; i < N; ++i) {
       const std::uint64_t at = own_.offset + indices[i] * sizeof(T);

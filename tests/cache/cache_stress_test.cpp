@@ -58,9 +58,9 @@ class cache_stress : public ::testing::TestWithParam<stress_parameters> {
   void glance(const bare_cache& cache, std::uint64_t number, std::uint64_t w) {
     const page_key k = key(number);
     const slot_key keys[1] = {k.slot()};
-    detail::glimpse found[1];
+    detail::optimistic_read found[1];
     detail::find_at_a_glance(cache.ref(), keys, found);
-    const detail::glimpse& g = found[0];
+    const detail::optimistic_read& g = found[0];
     if (!g.there) return;
     GPUFS_SCHEDULE_POINT("test.glance");
     const auto seen = detail::load_at_a_glance<std::uint64_t>(cache.ref().page(g.frame) + w * 8);

@@ -155,7 +155,7 @@ struct frames_kernel {
                        std::uint32_t n) const {
     const detail::frame_table frames(fs);
     const known_page page{frames.header(frame_number).key()};
-    const detail::glimpse found = detail::look_at(frames, frame_number, page.key);
+    const detail::optimistic_read found = detail::look_at(frames, frame_number, page.key);
     if (!found.there) return false;
     wait_now_and_then(n);
     const std::uint32_t a = (rank + n) % known_page::words,

@@ -11,7 +11,7 @@ namespace gpufs::detail {
 inline constexpr bool glances = !platform::is_gpu || platform::takes_short_ways;
 
 // A page found in the cache without a pin; it may be gone by now.
-struct glimpse {
+struct optimistic_read {
   std::uint32_t frame;
   std::uint32_t generation;
   std::uint32_t valid;  // Bytes of the page that the file has.
@@ -19,8 +19,8 @@ struct glimpse {
 };
 
 // Reads what a frame holds. Called by one thread; does not wait.
-GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_number,
-                                const slot_key& key) {
+GPUFS_HD inline optimistic_read look_at(const frame_table& frames, std::uint32_t frame_number,
+                                        const slot_key& key) {
   const slot_header& header = frames.header(frame_number);
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
   // One sector, in two accesses, each from one moment. The same generation in both means one key.
@@ -46,7 +46,7 @@ GPUFS_HD inline glimpse look_at(const frame_table& frames, std::uint32_t frame_n
 // thread; does not wait.
 template <unsigned N>
 GPUFS_HD inline void find_at_a_glance(const mount_ref& fs, const slot_key (&keys)[N],
-                                      glimpse (&found)[N]) {
+                                      optimistic_read (&found)[N]) {
   const frame_table frames(fs);
   const auto index = frames.index();
   typename hash_index<frame_table>::sector sectors[N];
@@ -73,7 +73,7 @@ GPUFS_HD inline void wait_until_read(std::uint64_t last) {
   GPUFS_SCHEDULE_POINT("glance.check");
 }
 // Whether the bytes read since belong to the page: the frame's generation is unchanged.
-GPUFS_HD inline bool is_still_there(const mount_ref& fs, const glimpse& g) {
+GPUFS_HD inline bool is_still_there(const mount_ref& fs, const optimistic_read& g) {
   return frame_table(fs).header(g.frame).generation.load_relaxed() == g.generation;
 }
 
