@@ -222,7 +222,7 @@ void file::read(char* to, const selection& s, keep pages, void* stream, outcome*
                 warps_of_block, stream, own);
   };
   if (keeps_all) start_as.template operator()<keeps::all_pages>();
-  else start_as.template operator()<keeps::none_that_it_can_do_without>();
+  else start_as.template operator()<keeps::uncached>();
 }
 
 void file::write(const char* from, std::uint64_t bytes, std::uint64_t offset, bool appends,

@@ -137,8 +137,7 @@ template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_uncached(const Group& g, const mount_ref& fs,
                                                    std::int32_t fd, void* buffer,
                                                    std::uint64_t bytes, std::int64_t offset) {
-  return detail::read_bytes<detail::keeps::none_that_it_can_do_without>(as_group(g), fs, fd, buffer,
-                                                                        bytes, offset);
+  return detail::read_bytes<detail::keeps::uncached>(as_group(g), fs, fd, buffer, bytes, offset);
 }
 
 // Maps a part of a file for reading: pins the page that holds `offset`, and returns a pointer to
@@ -214,8 +213,8 @@ template <group Group>
 [[nodiscard]] GPUFS_HD std::int64_t gread_uncached_each(const Group& g, const mount_ref& fs,
                                                         std::int32_t fd, void* buffer,
                                                         std::uint64_t bytes, std::int64_t offset) {
-  return detail::read_each<detail::keeps::none_that_it_can_do_without>(
-      as_group(g), fs, fd, static_cast<char*>(buffer), bytes, offset);
+  return detail::read_each<detail::keeps::uncached>(as_group(g), fs, fd, static_cast<char*>(buffer),
+                                                    bytes, offset);
 }
 
 // Announces the use of a part of a file, as posix_fadvise(2): `bytes` from `offset` on, 0 for all

@@ -19,7 +19,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int64_t read_each_left(const Group g, const moun
                                                        std::uint64_t bytes, std::int64_t offset,
                                                        bool left) {
   std::int64_t result = 0;
-  if constexpr (Keeps == keeps::none_that_it_can_do_without) {
+  if constexpr (Keeps == keeps::uncached) {
     const found_file found = find_file(fs, g, fd, access_read);
     const auto at = static_cast<std::uint64_t>(offset);
     const bool in_file = found.error == 0 && found.view.node == no_node && offset >= 0 &&

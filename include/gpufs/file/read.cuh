@@ -243,7 +243,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::uint64_t read_in_place(const mount_ref& fs, cons
 }
 
 // Whether a read puts missing pages into the cache where it can avoid that.
-enum class keeps { all_pages, none_that_it_can_do_without };
+enum class keeps { all_pages, uncached };
 
 template <keeps Keeps, class Group>
 GPUFS_HD std::int64_t read_bytes(const Group& g, const mount_ref& fs, std::int32_t fd, void* buffer,
@@ -260,7 +260,7 @@ GPUFS_HD std::int64_t read_bytes(const Group& g, const mount_ref& fs, std::int32
   const std::uint64_t end = file.size - begin < bytes ? file.size : begin + bytes;
   auto* const to = static_cast<char*>(buffer);
   std::uint64_t at = read_resident(fs, g, file, to, begin, end);
-  if constexpr (Keeps == keeps::none_that_it_can_do_without) {
+  if constexpr (Keeps == keeps::uncached) {
     if (at != end) at = read_in_place(fs, g, file, to + (at - begin), at, end);
   }
   if (at == end) return count_read(fs, g, end - begin);
