@@ -80,11 +80,11 @@ namespace gpufs {
 
 namespace platform {
 
-// Whether device code may take the shortcuts of docs/memory_model.md.
+// Whether device code may rely on the assumptions of docs/memory_model.md.
 #if defined(__CUDA_ARCH__) && !GPUFS_STRICT_MEMORY
-inline constexpr bool takes_short_ways = true;
+inline constexpr bool uses_weak_assumptions = true;
 #else
-inline constexpr bool takes_short_ways = false;
+inline constexpr bool uses_weak_assumptions = false;
 #endif
 
 #if defined(__CUDA_ARCH__)

@@ -8,7 +8,7 @@ namespace gpufs::detail {
 
 // Whether this build uses optimistic reads. The bytes are stored by plain stores, so these loads
 // are a race in PTX's memory model.
-inline constexpr bool glances = !platform::is_gpu || platform::takes_short_ways;
+inline constexpr bool glances = !platform::is_gpu || platform::uses_weak_assumptions;
 
 // A page found in the cache without a pin; it may be gone by now.
 struct optimistic_read {
