@@ -80,12 +80,12 @@ TEST_P(closed_meanwhile, a_close_too_many_lets_no_other_fail) {
   session other(fs(), GetParam().kind);
   std::atomic<bool> has_looked{false}, step{false}, has_stepped{false}, step_back{false};
   const schedule_hook hook([&](const char* name) {
-    if (std::strcmp(name, "file.let_go") == 0 && !has_looked.exchange(true)) {
+    if (std::strcmp(name, "file.drop_holder") == 0 && !has_looked.exchange(true)) {
       wait_until([&] { return step.load(); });
     } else if (std::strcmp(name, "file.step_back") == 0) {
       has_stepped = true;
       wait_until([&] { return step_back.load(); });
-    } else if (std::strcmp(name, "file.wait_to_let_go") == 0) {
+    } else if (std::strcmp(name, "file.wait_to_drop_holder") == 0) {
       step_back = true;
     }
   });

@@ -92,7 +92,7 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     s.view = found.view;
     s.result = found.error;
     const bool writes = (found.view.access & access_write) != 0;
-    if (s.result == 0) s.was = records.let_go(found.view.record, found.tag, writes);
+    if (s.result == 0) s.was = records.drop_holder(found.view.record, found.tag, writes);
     if (s.was == holding::none) s.result = -EBADF;
     // A file that only reads loses nothing.
     else if (!writes) (void)records.unpin(s.view.record);

@@ -97,17 +97,18 @@ class record_table {
   // change. Both waits end by themselves, and no valid close fails because of a surplus one. The
   // function uses no compare-exchange loop (slot_state::try_unpin has the reason).
   enum class holding : std::uint32_t { none, one_of_several, last };
-  [[nodiscard]] GPUFS_HD holding let_go(std::uint32_t slot, std::uint32_t tag, bool writes) const {
+  [[nodiscard]] GPUFS_HD holding drop_holder(std::uint32_t slot, std::uint32_t tag,
+                                             bool writes) const {
     atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
     for (std::uint32_t attempt = 0;; ++attempt) {
       const open_file::held seen = open_file::holders_in(holders.load_relaxed());
       if (file_facts::tag_of(seen.generation) != tag) return holding::none;
       if (seen.holders <= 0) {
-        GPUFS_SCHEDULE_POINT("file.wait_to_let_go");
+        GPUFS_SCHEDULE_POINT("file.wait_to_drop_holder");
         platform::pause(attempt);
         continue;
       }
-      GPUFS_SCHEDULE_POINT("file.let_go");
+      GPUFS_SCHEDULE_POINT("file.drop_holder");
       // Release; the last holder also acquires: it flushes what all holders have written, so it
       // must see all of their writes.
       const open_file::held before =
