@@ -43,7 +43,7 @@ std::shared_ptr<backend_file> host_file::rest() {
   return std::move(file_);
 }
 
-void host_file::let_go() {
+void host_file::close_backend_file() {
   std::shared_ptr<backend_file> last;  // destroyed after the mutex is released
   const std::lock_guard lock(mutex_);
   last.swap(file_);
@@ -376,7 +376,7 @@ int file_table::close(std::uint64_t handle) {
   }
   if (last->writes()) forget_writer(*last);
   if (last->node() != no_node) leave(last->version(), last->writes());
-  last->let_go();
+  last->close_backend_file();
   return 0;
 }
 

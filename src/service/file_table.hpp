@@ -177,7 +177,7 @@ class host_file {
   std::shared_ptr<backend_file> rest();
   // Drops the backend file when the last handle is closed. The registrar may keep this object in
   // its queue for long; it reopens the path if it needs to.
-  void let_go();
+  void close_backend_file();
 
   const counted_path path_;
   const bool no_follow_;
