@@ -32,7 +32,7 @@ int check_kind(const file_identity& identity) {
 
 }  // namespace
 
-std::shared_ptr<backend_file> host_file::rest() {
+std::shared_ptr<backend_file> host_file::take_idle() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (writes_ || !lock.owns_lock() || file_ == nullptr || file_.use_count() > 1) return nullptr;
   if (used_) {
@@ -411,7 +411,7 @@ bool file_table::make_room(unsigned first_shard) {
   // The first pass may only clear the marks of use.
   for (int pass = 0; pass < 2; ++pass) {
     bool closed = false;
-    for (const auto& file : seen) closed = file->rest() != nullptr || closed;
+    for (const auto& file : seen) closed = file->take_idle() != nullptr || closed;
     if (closed) return true;
   }
   return false;

@@ -174,7 +174,7 @@ class host_file {
   friend class file_table;
   // Takes the backend file if no thread uses it and it was not used since the last call. Returns
   // null otherwise. The next reach() reopens it.
-  std::shared_ptr<backend_file> rest();
+  std::shared_ptr<backend_file> take_idle();
   // Drops the backend file when the last handle is closed. The registrar may keep this object in
   // its queue for long; it reopens the path if it needs to.
   void close_backend_file();
