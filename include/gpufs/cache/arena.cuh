@@ -37,9 +37,9 @@ struct alignas(128) inode_state {
   atomic_word<std::uint32_t> dirty;
   // Error of a write-back that no call has reported; 0: none.
   atomic_word<std::int32_t> error;
-  // Counts writes and truncations that got no answer in time although the host had begun them. They
-  // may still take effect, over later writes. So nothing is written, truncated or synced until all
-  // of them are answered. `settled`: the value of `lost` when no unanswered request was left.
+  // `lost` counts writes and truncations that timed out after the host had begun them. They may
+  // still take effect, over later writes. So nothing is written, truncated or synced until all of
+  // them are answered. `settled`: the value of `lost` when no unanswered request was left.
   // Invariant: settled <= lost, except after a wrap.
   atomic_word<std::uint32_t> lost;
   atomic_word<std::uint32_t> settled;

@@ -41,11 +41,11 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs,
   const channel_client client = fs.client();
   const bool unanswered =
       waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
-  // Settles the count that was read. A request that is lost meanwhile raises `lost` above it.
+  // Settles the count that was read. A request that times out meanwhile raises `lost` above it.
   if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
   return unanswered;
 }
-// The usual case, in two loads: no request was lost.
+// The usual case, in two loads: no request timed out.
 GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
                                 std::uint64_t version, bool waits) {
   const inode_state& node = fs.node(node_number);

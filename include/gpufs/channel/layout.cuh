@@ -160,7 +160,7 @@ GPUFS_HD inline service_duty duty_of(request_code code) {
 enum class service_phase : std::uint32_t { starting = 0, running = 1, dead = 2 };
 
 struct alignas(128) channel_header {
-  // Host side only: a CPU device's thread wakes sleeping service threads through this futex. A GPU
+  // Host side only: a CPU device's thread wakes sleeping service threads by the futex `wake`. A GPU
   // cannot wake a host thread; there the service threads poll, and their back-off finds the bell.
   // One per kind, in its own line. A kernel can write here too, so the service trusts no value and
   // sleeps for one second at most.
