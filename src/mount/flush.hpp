@@ -5,7 +5,6 @@
 // from it is trusted. A page is written only to a file that the service itself has open for
 // writing, and only if the page's key names that file's version. Frames, page numbers and sizes are
 // checked before use.
-// before they are used.
 #pragma once
 
 #include <atomic>

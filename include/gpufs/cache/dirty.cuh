@@ -30,8 +30,8 @@
 //                                            other flags; this takes over the dirty pin
 //   store the bytes                        take the mask: exchange each word with 0
 //   set their bits in the mask             read the bytes, send them to the host, wait
-//   set dirty, partial (take a dirty pin   clear `cleaning`, drop the dirty pin and the own pin
-//     when dirty was clear); unpin           (failed: first put bits and flags back)
+//   take a dirty pin if dirty is clear     drop the dirty pin, clear `cleaning`, drop the own pin
+//   set dirty, partial; unpin                (failed: first put bits and flags back)
 //
 // Invariant: no written byte is lost. A writer sets bits after its stores, and flags after the
 // bits. A cleaner clears the flags before it takes the bits, and takes the bits before it reads the
