@@ -11,7 +11,7 @@
 //
 // States of one extent, guarded by its set's mutex:
 //
-//   none     -> wanted      a staged read touched it, or the extent before it; queued
+//   none     -> wanted      a staged read touched it, or one of the eight before it; queued
 //   none     -> deferred    a staged run touched it; queued for a quiet moment, if it is not yet
 //   deferred -> wanted      a read touched it, or the quiet moment came
 //   deferred -> none        its file was closed before the quiet moment
