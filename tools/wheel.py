@@ -67,7 +67,7 @@ def gpu_code(binary: bytes) -> Iterator[tuple[str, int]]:
 def check(wheel: Path) -> None:
     """Installs the wheel where nothing else is, and uses it. Raises SystemExit if it fails."""
     with zipfile.ZipFile(wheel) as files:
-        (core,) = (name for name in files.namelist() if Path(name).name.startswith("_core."))
+        (core,) = (name for name in files.namelist() if Path(name).match("_core.*.so"))
         found = frozenset(gpu_code(files.read(core)))
     if found != CODE:
         sys.exit(f"wheel: {wheel.name} has {sorted(found)} instead of {sorted(CODE)}")
@@ -84,7 +84,7 @@ def check(wheel: Path) -> None:
         # No compiler, and nothing else, is on the path.
         empty = {"PATH": os.fspath(environment / "bin"), "HOME": folder}
         gpufs = environment / "bin" / "gpufs"
-        if (counts := run(gpufs, "grep", "word", text, env=empty)) != f"{text}:word:2\n":
+        if (counts := run(gpufs, "grep", "word", text, env=empty)) != f"{text}\tword\t2\n":
             sys.exit(f"wheel: gpufs grep prints {counts!r}")
         doctor = subprocess.run(
             [gpufs, "doctor"], env=empty, cwd=folder, text=True, capture_output=True, check=False
