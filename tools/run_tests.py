@@ -125,12 +125,13 @@ class Job:
     def run_googletest(
         self, program: Path, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
     ) -> None:
-        """Runs a googletest program as two processes per processor, each with a share of the tests.
+        """Runs a googletest program in several processes, each with a share of the tests.
 
-        Two, because the tests spend half of their time waiting. One process per test, as in CTest,
-        would spend most of its time on startup, above all under a sanitizer.
+        One more than processors, because tests wait at times. With two per processor, calls that
+        must end within milliseconds were late. One process per test, as in CTest, would spend most
+        of its time on startup, above all under a sanitizer.
         """
-        reports = [LOGS / f"{self.name}-{shard}.xml" for shard in range(2 * int(JOBS))]
+        reports = [LOGS / f"{self.name}-{shard}.xml" for shard in range(int(JOBS) + 1)]
         for report in reports:
             report.unlink(missing_ok=True)
 

@@ -26,7 +26,7 @@ class late_close : public ::testing::Test {
     memory_->write("file", "old\n");
     options_.workers = workers;
     options_.backend = io_;
-    options_.request_timeout = std::chrono::milliseconds(200);
+    options_.request_timeout = std::chrono::milliseconds(400);
   }
   ~late_close() override { server_answers_ = true; }  // so that the mount's threads end
 

@@ -21,7 +21,7 @@ class write_failure_test : public conformance {
   }
   // The next call of this kind hangs until `go_on_` is set; its caller gives up before.
   void begin_hanging(operation on) {
-    options.request_timeout = std::chrono::milliseconds(150);
+    options.request_timeout = std::chrono::milliseconds(250);
     options.workers = 3;
     fault hang;
     hang.on = on;
@@ -246,7 +246,7 @@ TEST_P(write_failure_test, each_failure_is_told_and_loses_nothing) {
 // none is made until its answer has come, however late; then the file is written as if nothing had
 // happened.
 TEST_P(write_failure_test, a_write_that_is_answered_late_costs_time_and_no_data) {
-  options.request_timeout = std::chrono::milliseconds(150);
+  options.request_timeout = std::chrono::milliseconds(250);
   options.workers = 3;
   std::string content = create("a", 3 * page_bytes());
   const std::int32_t fd = open("a", O_RDWR);
@@ -284,7 +284,7 @@ TEST_P(write_failure_test, a_write_that_is_answered_late_costs_time_and_no_data)
 // A truncation that the host has begun and not answered in time may still take place: then no sync
 // says that all is well.
 TEST_P(write_failure_test, after_a_truncation_without_an_answer_every_sync_and_close_fails) {
-  options.request_timeout = std::chrono::milliseconds(150);
+  options.request_timeout = std::chrono::milliseconds(250);
   options.workers = 3;
   (void)create("a", 3 * page_bytes());
   const std::int32_t fd = open("a", O_RDWR);
