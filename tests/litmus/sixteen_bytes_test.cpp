@@ -73,23 +73,32 @@ struct sixteen_bytes_kernel {
   }
 };
 
-template <sixteen_by how>
-static read_counts read_sixteen_bytes(work_budget* budget, std::uint64_t steps) {
-  constexpr std::uint32_t places = 64;
+// Launches `kernel(memory, counts, seed)` with new memory for each step. Returns the sums.
+template <class Kernel>
+static read_counts sum_of_launches(work_budget* budget, std::uint64_t steps, std::uint32_t places,
+                                   std::uint32_t blocks, const Kernel& kernel) {
   read_counts all{};
   mount m(base_options());
   for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
     const device_array<sixteen_bytes> memory(m, places);
     const device_array<read_counts> counts(m, 1);
-    launch(m, {128, 128, 0, nullptr},
-           sixteen_bytes_kernel<how>{memory.data(), counts.data(), places, 4000,
-                                     budget == nullptr ? n : budget->seed()});
+    launch(m, {blocks, 128, 0, nullptr},
+           kernel(memory.data(), counts.data(), budget == nullptr ? n : budget->seed()));
     const read_counts got = counts.download()[0];
     all.reads.value += got.reads.value;
     all.wrong.value += got.wrong.value;
   }
   if (budget != nullptr) budget->covers("reads", all.reads.value);
   return all;
+}
+
+template <sixteen_by how>
+static read_counts read_sixteen_bytes(work_budget* budget, std::uint64_t steps) {
+  constexpr std::uint32_t places = 64;
+  return sum_of_launches(budget, steps, places, 128,
+                         [](sixteen_bytes* memory, read_counts* counts, std::uint64_t seed) {
+                           return sixteen_bytes_kernel<how>{memory, counts, places, 4000, seed};
+                         });
 }
 
 template <sixteen_by how>
@@ -144,20 +153,10 @@ struct add_and_look_kernel {
 template <bool weak>
 static read_counts add_and_look(work_budget* budget, std::uint64_t steps) {
   constexpr std::uint32_t places = 512;
-  read_counts all{};
-  mount m(base_options());
-  for (std::uint64_t n = 0; budget == nullptr ? n < steps : budget->next(); ++n) {
-    const device_array<sixteen_bytes> memory(m, places);
-    const device_array<read_counts> counts(m, 1);
-    launch(m, {256, 128, 0, nullptr},
-           add_and_look_kernel<weak>{memory.data(), counts.data(), places, 1000,
-                                     budget == nullptr ? n : budget->seed()});
-    const read_counts got = counts.download()[0];
-    all.reads.value += got.reads.value;
-    all.wrong.value += got.wrong.value;
-  }
-  if (budget != nullptr) budget->covers("reads", all.reads.value);
-  return all;
+  return sum_of_launches(budget, steps, places, 256,
+                         [](sixteen_bytes* memory, read_counts* counts, std::uint64_t seed) {
+                           return add_and_look_kernel<weak>{memory, counts, places, 1000, seed};
+                         });
 }
 
 TEST(LitmusCache, a_thread_finds_its_own_pin_in_the_sixteen_bytes_around_it) {
