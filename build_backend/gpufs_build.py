@@ -56,8 +56,10 @@ def _choose_cuda(config_settings: ConfigSettings) -> bool:
 
 def _announce(config_settings: ConfigSettings) -> None:
     """Says what is built and why, and sets CMake's defaults accordingly."""
+    request = requested(config_settings, os.environ)
     if not _choose_cuda(config_settings):
-        say("building for the CPU device (no GPU and no CUDA compiler, or GPUFS_CUDA=OFF)")
+        why = "no GPU and no CUDA compiler found" if request == "AUTO" else f"GPUFS_CUDA={request}"
+        say(f"building for the CPU device ({why})")
         return
     wanted, why = architectures(config_settings, os.environ, compute_capabilities())
     os.environ["CUDAARCHS"] = wanted
