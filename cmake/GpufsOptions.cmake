@@ -36,7 +36,8 @@ option(GPUFS_BUILD_FUZZERS "Build the fuzzers too, beside the C++ tests (clang++
 option(GPUFS_INSTALL "Generate the install step" ${gpufs_is_top_level})
 option(GPUFS_WERROR "Warnings are errors" OFF)
 
-set(GPUFS_TEST_CUDA_ARCHITECTURES "90" CACHE STRING "GPU architectures of the tests, which run only on the developer's GPU")
+set(GPUFS_TEST_CUDA_ARCHITECTURES "90" CACHE STRING
+  "GPU architectures of the tests, which run only on the developer's GPU")
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   # Machine code for A100 and H100, and PTX that later GPUs translate.
   set(CMAKE_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPU architectures of the library and the applications")

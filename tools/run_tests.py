@@ -348,15 +348,17 @@ def consumer(job: Job) -> None:
         ("tutorial-cuda", "all", cuda_architecture()),
     ):
         build = BUILD / name
-        options = [
-            "-DTUTORIAL_CUDA=ON",
-            f"-DCMAKE_CUDA_ARCHITECTURES={architectures}",
-            *toolkit,
-        ]
+        options = [f"-DCMAKE_PREFIX_PATH={prefix}"]
+        if architectures is not None:
+            options += [
+                "-DTUTORIAL_CUDA=ON",
+                f"-DCMAKE_CUDA_ARCHITECTURES={architectures}",
+                *toolkit,
+            ]
         shutil.rmtree(build, ignore_errors=True)
         job.run(
             *("cmake", "-S", ROOT / "examples" / "tutorial", "-B", build, "-G", "Ninja"),
-            *(f"-DCMAKE_PREFIX_PATH={prefix}", *(options if architectures else ())),
+            *options,
         )
         job.run(
             *("cmake", "--build", build, "--target", target, "--parallel", JOBS),
