@@ -30,9 +30,11 @@ namespace gpufs {
 // Thread-safe as stated above.
 class driver_gate {
  public:
-  // A call that takes longer may never return by itself. The driver's calls take microseconds,
-  // except for a few that allocate buffers and take milliseconds.
-  static constexpr std::uint64_t call_ns_max = 50'000'000;
+  struct rules {
+    std::uint64_t call_ns_max;  // as device::bulk_call_ns_max()
+    // Admit one thread at a time, because others would spin in the driver.
+    bool exclusive;
+  };
 
   // Names the request that a call serves.
   struct request_name {
@@ -43,13 +45,12 @@ class driver_gate {
   // stuck when no waiting copy ends for this long.
   static constexpr std::uint64_t copy_ns_max = 100'000'000;
 
-  // `threads`: the copiers. `slots`: the channel's. `exclusive`: admit one thread at a time,
-  // because others would spin in the driver.
-  driver_gate(unsigned threads, std::uint32_t slots, bool exclusive)
-      : calls_(threads), copies_(slots), exclusive_(exclusive) {}
+  // `threads`: the copiers. `slots`: the channel's.
+  driver_gate(unsigned threads, std::uint32_t slots, const rules& r)
+      : rules_(r), calls_(threads), copies_(slots) {}
 
   // Admits thread `thread` while this object lives. The constructor waits for other threads, for at
-  // most call_ns_max. Converts to false when they do not leave the driver in time, or the gate
+  // most `call_ns_max`. Converts to false when they do not leave the driver in time, or the gate
   // refuses.
   class pass {
    public:
@@ -130,6 +131,7 @@ class driver_gate {
     }
   }
 
+  const rules rules_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<call> calls_;  // indexed by thread
@@ -140,7 +142,6 @@ class driver_gate {
   // When an answer was last seen while others wait; 0: no copy waits.
   std::uint64_t last_end_ns_ = 0;
   std::atomic<bool> closed_{false};
-  const bool exclusive_;
   bool engine_stuck_ = false;
   unsigned inside_ = 0, stalled_ = 0;  // numbers of calls
 };
