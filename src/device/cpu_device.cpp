@@ -91,7 +91,7 @@ class cpu_device final : public device {
   }
 
   // The copy waits for nobody, but it takes the time of a copy, and more on a busy machine.
-  std::uint64_t bulk_call_ns_max() const override { return 10'000'000'000; }
+  std::uint64_t bulk_call_ns_max() const override { return 500'000'000; }
   bool bulk_copies_exclude() const override { return false; }
 
   void* allocate(std::size_t bytes) override {

@@ -65,12 +65,13 @@ INSTANTIATE_TEST_SUITE_P(conformance, stuck_driver_test,
                          ::testing::ValuesIn(settings({source::posix}, {4096, 65536})),
                          name_of_setting);
 
-// Again and again: all runs together may hold a quarter of the frames. If those of the runs that
-// were given up did not come back there would soon be no more runs, and the driver would not be
+// All runs together may hold a quarter of the frames: those of four runs. If the frames of a run
+// that was given up did not come back, there would be no fifth run, and the driver would not be
 // asked.
 TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
   driver_gate driver;
-  for (unsigned round = 0; round < 8; ++round) {
+  constexpr unsigned rounds = cache_pages / 4 / run_pages + 1;
+  for (unsigned round = 0; round < rounds; ++round) {
     const std::string name = "f" + std::to_string(round);
     const std::string content = create(name, file_pages * page_bytes() + 123, round);
     const std::int32_t fd = open(name);
