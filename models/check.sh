@@ -10,7 +10,7 @@
 # statement of each model.
 #
 # Environment: CHECK_JOBS (checks at a time; default: the number of cores, at most 4),
-# CHECK_TIMEOUT_S (seconds for one check; default: 300).
+# CHECK_TIMEOUT_S (seconds for one check; default: 1500).
 set -u
 
 models=$(cd "$(dirname "$0")" && pwd)
@@ -18,7 +18,7 @@ deep=""
 if [ "${1:-}" = --deep ]; then deep=1; shift; fi
 pattern=${1:-}
 jobs_max=${CHECK_JOBS:-$(n=$(nproc); echo $((n > 4 ? 4 : n)))}
-timeout_s=${CHECK_TIMEOUT_S:-300}
+timeout_s=${CHECK_TIMEOUT_S:-1500}
 
 for tool in spin gcc timeout; do
     command -v "$tool" >/dev/null || { echo "check.sh: $tool is missing" >&2; exit 2; }

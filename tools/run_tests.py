@@ -13,210 +13,19 @@ as one). The exit status is 0 only if nothing failed and something ran.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import contextlib
-import itertools
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
-LOGS = BUILD / "logs"
+from stages import BUILD, LOGS, PROCESSORS, ROOT, Counts, Job, Stage, StageError, run_stages
+
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python3"
-JOBS = str(len(os.sched_getaffinity(0)))
+JOBS = str(PROCESSORS)
 COMPILE_TIMEOUT_S = 3600
-TAIL_LINES = 60
-FAILURE_LINES = 12
-
-
-class StageError(Exception):
-    """A command of a stage failed, or the stage ran nothing."""
-
-
-@dataclass
-class Counts:
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    reasons: list[str] = field(default_factory=list)  # reasons of skipped tests
-    # The failed tests' names, and the first lines of their output.
-    failures: list[str] = field(default_factory=list)
-
-    def add(self, other: Counts) -> None:
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-        self.reasons += [reason for reason in other.reasons if reason not in self.reasons]
-        self.failures += other.failures
-
-    def __str__(self) -> str:
-        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
-
-
-class Job:
-    """Runs the commands of a stage, each with the stage's time limit.
-
-    The limit is for commands that could hang. Compilers always end, even on slow machines, and have
-    the limit COMPILE_TIMEOUT_S.
-    """
-
-    def __init__(self, name: str, log: TextIO, timeout_s: float) -> None:
-        self.name = name
-        self.log = log
-        self.timeout_s = timeout_s
-        self.counts = Counts()
-
-    def run(
-        self,
-        *command: str | Path,
-        env: Mapping[str, str] | None = None,
-        log: TextIO | None = None,
-        timeout_s: float | None = None,
-    ) -> None:
-        """Runs a command. Raises StageError if it fails or exceeds the time limit."""
-        words = [str(word) for word in command]
-        log = log or self.log
-        log.write(f"$ {' '.join(words)}\n")
-        log.flush()
-        process = subprocess.Popen(
-            words,
-            cwd=ROOT,
-            env=dict(os.environ) | dict(env or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(timeout_s or self.timeout_s)
-        except subprocess.TimeoutExpired:
-            raise StageError(f"out of time in: {' '.join(words)}") from None
-        finally:
-            # Kills background processes of the command, also when this program is interrupted.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if status != 0:
-            raise StageError(f"exit status {status} from: {' '.join(words)}")
-
-    def run_tests(
-        self, report: Path, *command: str | Path, env: Mapping[str, str] | None = None
-    ) -> None:
-        """Runs a test runner that writes a JUnit report, and counts its tests."""
-        report.parent.mkdir(parents=True, exist_ok=True)
-        report.unlink(missing_ok=True)
-        failure = None
-        try:
-            self.run(*command, env=env)
-        except StageError as error:
-            failure = error
-        self.judge([report], failure)
-
-    def run_googletest(
-        self, program: Path, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
-    ) -> None:
-        """Runs a googletest program in several processes, each with a share of the tests.
-
-        One more than processors, because tests wait at times. With two per processor, calls that
-        must end within milliseconds were late. One process per test, as in CTest, would spend most
-        of its time on startup, above all under a sanitizer.
-        """
-        reports = [LOGS / f"{self.name}-{shard}.xml" for shard in range(int(JOBS) + 1)]
-        for report in reports:
-            report.unlink(missing_ok=True)
-
-        def run_share(shard: int) -> StageError | None:
-            shares = {"GTEST_TOTAL_SHARDS": str(len(reports)), "GTEST_SHARD_INDEX": str(shard)}
-            command: list[str | Path] = [*prefix, program, f"--gtest_output=xml:{reports[shard]}"]
-            with (LOGS / f"{self.name}-{shard}.log").open("w") as log:
-                try:
-                    self.run(*command, env=shares | dict(env or {}), log=log)
-                except StageError as error:
-                    return error
-            return None
-
-        with concurrent.futures.ThreadPoolExecutor(len(reports)) as pool:
-            failures = [
-                failure
-                for failure in pool.map(run_share, range(len(reports)))
-                if failure is not None
-            ]
-        for shard in range(len(reports)):
-            self.log.write((LOGS / f"{self.name}-{shard}.log").read_text(errors="replace"))
-        self.judge(reports, failures[0] if failures else None)
-
-    def judge(self, reports: Sequence[Path], failure: StageError | None) -> None:
-        """Counts the tests in the existing reports. Raises StageError after any failure."""
-        counts = Counts()
-        for report in reports:
-            if report.exists():
-                counts.add(read_report(report))
-        self.counts.add(counts)
-        if failure is not None:
-            raise failure
-        if counts.failed:
-            raise StageError("tests failed")
-        if counts.passed + counts.skipped == 0:
-            raise StageError("no test ran")
-
-
-def read_report(report: Path) -> Counts:
-    """Counts the test cases of a JUnit report of CTest, googletest or pytest."""
-    counts = Counts()
-    for case in ElementTree.parse(report).iter("testcase"):
-        skip = case.find("skipped")
-        if (
-            case.find("failure") is not None
-            or case.find("error") is not None
-            or case.get("status") == "fail"
-        ):
-            counts.failed += 1
-            counts.failures.append(describe_failure(case))
-        elif skip is not None or case.get("status") in ("notrun", "disabled"):
-            counts.skipped += 1
-            reason = skip_reason(case)
-            if reason and reason not in counts.reasons:
-                counts.reasons.append(reason)
-        else:
-            counts.passed += 1
-    return counts
-
-
-def describe_failure(case: ElementTree.Element) -> str:
-    failure = case.find("failure")
-    if failure is None:
-        failure = case.find("error")
-    said = "" if failure is None else failure.get("message") or failure.text or ""
-    if not said:  # CTest
-        said = case.findtext("system-out") or ""
-    lines = [line for line in said.splitlines() if line.strip()][:FAILURE_LINES]
-    return "\n".join(
-        [f"{case.get('classname')}.{case.get('name')}", *(f"    {line}" for line in lines)]
-    )
-
-
-def skip_reason(case: ElementTree.Element) -> str:
-    lines = (case.findtext("system-out") or "").splitlines()
-    for line, following in itertools.pairwise([*lines, ""]):
-        if line.startswith("skipped: "):
-            return line.removeprefix("skipped: ")
-        if line.endswith(": Skipped"):  # googletest
-            return following.strip()
-    skip = case.find("skipped")
-    message = "" if skip is None else skip.get("message") or ""
-    # googletest also reports the source line.
-    said = [line for line in message.splitlines() if not re.fullmatch(r".*\.cpp:\d+", line)]
-    return "" if message.startswith("SKIP_") or not said else said[0].strip()
 
 
 # --- The stages ---
@@ -258,9 +67,15 @@ def lint(job: Job) -> None:
     job.run("tools/lint.sh", "check")
 
 
+def compile_cpu_tests(preset: str) -> Callable[[Job], None]:
+    def part(job: Job) -> None:
+        configure(job, preset)
+        compile_targets(job, preset, "gpufs_tests")
+
+    return part
+
+
 def cpu(job: Job) -> None:
-    configure(job, "release")
-    compile_targets(job, "release", "gpufs_tests")
     job.run_googletest(cpu_tests("release"))
 
 
@@ -285,15 +100,11 @@ def without_address_randomisation() -> list[str]:
 
 
 def tsan(job: Job) -> None:
-    configure(job, "tsan")
-    compile_targets(job, "tsan", "gpufs_tests")
     options = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
     job.run_googletest(cpu_tests("tsan"), options, without_address_randomisation())
 
 
 def asan(job: Job) -> None:
-    configure(job, "asan")
-    compile_targets(job, "asan", "gpufs_tests")
     options = {"ASAN_OPTIONS": "strict_string_checks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     job.run_googletest(cpu_tests("asan"), options)
 
@@ -309,6 +120,11 @@ def cuda_architecture() -> str:
     The stage `consumer` always assembles one kernel, for all architectures.
     """
     return "90" if has_gpu() else "90-virtual"
+
+
+def cuda_flags() -> dict[str, str]:
+    """Returns the environment for code that is only compiled to see that it can be."""
+    return {} if has_gpu() else {"CUDAFLAGS": "-Ofc=max"}
 
 
 def cuda_compile(job: Job) -> None:
@@ -382,8 +198,8 @@ def cache_entry(build: Path, name: str) -> str:
 TEST_VENV = BUILD / "venv"
 
 
-def python(job: Job) -> None:
-    """Installs the package into an empty environment, as a user would, and tests it there."""
+def install_package(job: Job) -> None:
+    """Installs the package into an empty environment, as a user would."""
     job.run(VENV_PYTHON, "-m", "venv", "--clear", "--without-pip", TEST_VENV)
     test_python = TEST_VENV / "bin" / "python3"
     # Uses the pip of .venv, so that the new environment needs none. Constraints apply to the tests'
@@ -403,16 +219,18 @@ def python(job: Job) -> None:
             pins,
             ".[test]",
         ),
-        env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture()},
+        env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture(), **cuda_flags()},
         timeout_s=COMPILE_TIMEOUT_S,
     )
+
+
+def python(job: Job) -> None:
     # One more process than processors, because tests wait at times; but tests on a GPU run one at a
     # time.
-    processes = 0 if has_gpu() else int(JOBS) + 1
+    processes = 0 if has_gpu() else PROCESSORS + 1
     report = LOGS / "python.xml"
-    job.run_tests(
-        report, test_python, "-m", "pytest", f"--numprocesses={processes}", f"--junitxml={report}"
-    )
+    pytest = (TEST_VENV / "bin" / "python3", "-m", "pytest")
+    job.run_tests(report, *pytest, f"--numprocesses={processes}", f"--junitxml={report}")
 
 
 def demo(job: Job) -> None:
@@ -485,33 +303,55 @@ def find_compute_sanitizer() -> Path | None:
     return None
 
 
-@dataclass(frozen=True)
-class Stage:
-    name: str
-    text: str
-    run: Callable[[Job], None]
-    timeout_s: int  # of each command except compilers
-    needs: tuple[str, ...] = ()
-
-
+# What compiles is ready when a stage needs it, if the stages before it take long enough. The tests
+# come first, because they leave a processor idle at times; compilers and models never do.
 STAGES = (
     Stage("setup", "install what is missing", setup, 900),
     Stage("lint", "form and types", lint, 300, ("setup",)),
-    Stage("cpu", "C++ tests on the CPU device, optimised", cpu, 1800, ("setup",)),
-    Stage("models", "protocol models", models, 1800, ("setup",)),
-    Stage("tsan", "C++ tests under ThreadSanitizer", tsan, 1800, ("setup",)),
     Stage(
-        "asan", "C++ tests under Address- and UndefinedBehaviorSanitizer", asan, 1800, ("setup",)
-    ),
-    Stage("cuda", "compile the C++ tests for GPUs", cuda_compile, 1200, ("setup",)),
-    Stage("gpu", "C++ tests on a GPU, where there is one", gpu_if_there, 900, ("cuda",)),
-    Stage(
-        "consumer", "install, and build another CMake project with it", consumer, 600, ("setup",)
+        "cpu",
+        "C++ tests on the CPU device, optimised",
+        cpu,
+        1800,
+        ("setup",),
+        compile_cpu_tests("release"),
     ),
     Stage(
-        "python", "pip install into an empty environment, Python tests", python, 1800, ("setup",)
+        "tsan",
+        "C++ tests under ThreadSanitizer",
+        tsan,
+        1800,
+        ("setup",),
+        compile_cpu_tests("tsan"),
+    ),
+    Stage(
+        "asan",
+        "C++ tests under Address- and UndefinedBehaviorSanitizer",
+        asan,
+        1800,
+        ("setup",),
+        compile_cpu_tests("asan"),
+    ),
+    Stage(
+        "python",
+        "pip install into an empty environment, Python tests",
+        python,
+        1800,
+        ("setup",),
+        install_package,
     ),
     Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
+    Stage(
+        "consumer",
+        "install, and build another CMake project with it",
+        None,
+        600,
+        ("setup",),
+        consumer,
+    ),
+    Stage("cuda", "compile the C++ tests for GPUs", None, 1200, ("setup",), cuda_compile),
+    Stage("gpu", "C++ tests on a GPU, where there is one", gpu_if_there, 900, ("cuda",)),
+    Stage("models", "protocol models", None, 3600, ("setup",), models),
 )
 
 GPU_STAGES = (
@@ -543,84 +383,6 @@ GPU_STAGES = (
 )
 
 
-def failed_tests(lines: Sequence[str]) -> list[str]:
-    """Returns googletest's output for the first failed tests."""
-    found: list[str] = []
-    begin = 0
-    for i, line in enumerate(lines):
-        if "[ RUN      ]" in line:
-            begin = i
-        elif "[  FAILED  ]" in line and "[ RUN      ]" in lines[begin]:
-            found += lines[begin : min(i + 1, begin + TAIL_LINES)]
-            begin = i
-    return found[: 4 * TAIL_LINES]
-
-
-def run_stage(stage: Stage) -> tuple[str, Counts]:
-    """Returns the stage's outcome ('passed', 'failed' or 'skipped') and its tests."""
-    path = LOGS / f"{stage.name}.log"
-    failure: Exception | None = None
-    with path.open("w") as log:
-        job = Job(stage.name, log, stage.timeout_s)
-        try:
-            stage.run(job)
-        except (StageError, OSError, ElementTree.ParseError) as error:
-            log.write(f"{stage.name}: {error}\n")
-            failure = error
-    counts = job.counts
-    if failure is not None:
-        counts.failed = max(counts.failed, 1)
-        lines = path.read_text(errors="replace").splitlines()
-        print(f"--- {path.relative_to(ROOT)}: the tests that failed, and the end ---")
-        print("\n".join([*failed_tests(lines), *lines[-TAIL_LINES:]]))
-        print("---", flush=True)
-        return "failed", counts
-    if counts.passed + counts.skipped == 0:
-        counts.passed = 1
-    return ("skipped" if counts.passed == 0 else "passed"), counts
-
-
-def describe(outcome: str, counts: Counts) -> str:
-    text = f"{outcome:<8} {counts}"
-    return f"{text} ({'; '.join(counts.reasons)})" if counts.reasons else text
-
-
-def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
-    LOGS.mkdir(parents=True, exist_ok=True)
-    total = Counts()
-    outcomes: dict[str, str] = {}
-    summary = []
-    failures: list[str] = []
-    for number, stage in enumerate(stages, 1):
-        if chosen and stage.name not in chosen:
-            continue
-        print(f"[{number}/{len(stages)}] {stage.name}: {stage.text}", flush=True)
-        start = time.monotonic()
-        broken = [need for need in stage.needs if outcomes.get(need) == "failed"]
-        if broken:
-            outcome, counts = "skipped", Counts(skipped=1, reasons=[f"'{broken[0]}' failed"])
-        else:
-            outcome, counts = run_stage(stage)
-        outcomes[stage.name] = outcome
-        failures += [f"{stage.name}: {failure}" for failure in counts.failures]
-        if stage.name != "setup" or outcome == "failed":
-            total.add(counts)
-        seconds = time.monotonic() - start
-        line = f"{stage.name:<10} {seconds:5.0f} s  {describe(outcome, counts)}"
-        print(f"    {line}", flush=True)
-        summary.append(line)
-    print("\nSummary")
-    for line in summary:
-        print(f"  {line}")
-    for failure in failures:
-        print(f"\nFailed: {failure}")
-    print(f"\n{total}", flush=True)
-    ran = total.passed + total.failed > 0
-    if not ran:
-        print("No test ran, which counts as a failure.", file=sys.stderr)
-    return 0 if ran and total.failed == 0 else 1
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the project's checks and tests.")
     parser.add_argument("--gpu", action="store_true", help="run the stages that need a GPU")
@@ -639,6 +401,9 @@ def main() -> int:
     if arguments.gpu and not has_gpu():
         print(f"No GPU here: nothing to run.\n\n{Counts(skipped=len(stages) - 1)}")
         return 1
+    # Tests with random work take other seeds each day (tests/support/seeds.hpp).
+    share = os.environ.setdefault("GPUFS_TEST_ROTATION", str(int(time.time()) // 86400))
+    print(f"Seeds: GPUFS_TEST_ROTATION={share}", flush=True)
     return run_stages(stages, arguments.stages)
 
 

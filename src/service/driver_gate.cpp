@@ -10,7 +10,8 @@ bool driver_gate::enter(unsigned thread, const request_name& name) {
   {
     std::unique_lock lock(mutex_);
     const auto decided = [&] { return refuses() || !rules_.exclusive || inside_ == 0; };
-    if (!changed_.wait_for(lock, std::chrono::nanoseconds(rules_.call_ns_max), decided) || refuses())
+    if (!changed_.wait_for(lock, std::chrono::nanoseconds(rules_.call_ns_max), decided) ||
+        refuses())
       return false;
     calls_[thread] = {true, false, platform::now_ns(), name};
     ++inside_;

@@ -20,9 +20,7 @@ std::string current_test() {
 }  // namespace
 
 work_budget::work_budget(std::uint64_t usual)
-    : first_seed_(from_environment("GPUFS_TEST_SEED", 1)),
-      steps_(from_environment("GPUFS_TEST_SEED_COUNT",
-                              std::getenv("GPUFS_TEST_SEED") == nullptr ? usual : 1)),
+    : first_seed_(seeds_of(usual).first), steps_(seeds_of(usual).count),
       end_(std::chrono::steady_clock::now() +
            std::chrono::seconds(from_environment("GPUFS_TEST_SECONDS", 0))),
       by_time_(std::getenv("GPUFS_TEST_SECONDS") != nullptr) {

@@ -1,5 +1,6 @@
-// How much work a test with random or enumerated steps does: a fixed share in `make test`, as much
-// as the time allows in `make soak`. A failure prints the command that repeats the step.
+// How much work a test with random or enumerated steps does: in `make test` a fixed number of
+// steps, of which each day has others (support/seeds.hpp); in `make soak` as many as the time
+// allows. A failure prints the command that repeats the step.
 //
 //   for (work_budget budget(100); budget.next();) {
 //     SCOPED_TRACE(budget.replay());
@@ -7,6 +8,7 @@
 //   }
 //
 // Environment: GPUFS_TEST_SEED (the first seed), GPUFS_TEST_SEED_COUNT (number of steps),
+// GPUFS_TEST_ROTATION (which share of the seeds, if none is given),
 // GPUFS_TEST_SECONDS (begin steps until this time is over; overrides the count),
 // GPUFS_TEST_STEP_FILE (a file with the replay command of the current step, for steps that end or
 // hang the program).
