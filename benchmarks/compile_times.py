@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Measures how long gpufs takes to compile: a user's kernel, and the Python package.
+
+    benchmarks/compile_times.py                          the kernel of compile/fourteen_calls.cu
+    benchmarks/compile_times.py --flags=-Ofc=min         with other flags of nvcc, and without
+    benchmarks/compile_times.py --package                the package too, as `pip wheel .` builds it
+
+Prints CPU time, because a busy machine changes it little; for the package also the time that
+passed. Needs no GPU. The exit status is 0 if all compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNEL = ROOT / "benchmarks" / "compile" / "fourteen_calls.cu"
+sys.path.insert(0, str(ROOT / "build_backend"))
+
+import find_nvcc  # noqa: E402 - of the build, which uses only the standard library
+
+
+def cpu_seconds() -> float:
+    """Returns the CPU time of all processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def kernel_times(nvcc: Path, architecture: str, flags: list[str]) -> str:
+    """Compiles the kernel. Returns a row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        phases = Path(folder, "phases.csv")
+        start = cpu_seconds()
+        command = [nvcc, "-std=c++20", f"-arch=sm_{architecture}", "-O3", "-I", ROOT / "include"]
+        command += [*flags, "--time", phases, "-Xptxas", "-v"]
+        said = subprocess.run(
+            [*command, "-c", KERNEL, "-o", Path(folder, "kernel.o")],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stderr
+        total = cpu_seconds() - start
+        with phases.open() as lines:
+            ptxas = sum(
+                float(row[-2]) / 1000 for row in csv.reader(lines) if row[1:2] == [" ptxas "]
+            )
+    # ptxas describes the kernel first: "N bytes stack frame", then "Used N registers".
+    entry = said[said.index("Compiling entry function") :]
+    stack = re.search(r"(\d+) bytes stack frame", entry)
+    registers = re.search(r"Used (\d+) registers", entry)
+    return (
+        f"{' '.join(flags) or '-':<36} {total:7.1f} s {ptxas:7.1f} s "
+        f"{registers[1] if registers else '?':>9} {stack[1] if stack else '?':>8} B"
+    )
+
+
+def package_times(architecture: str, flags: list[str]) -> str:
+    """Builds the package. Returns a row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        start, begun = cpu_seconds(), time.monotonic()
+        subprocess.run(
+            [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT],
+            check=True,
+            env=dict(os.environ)
+            | {"GPUFS_CUDA": "ON", "CUDAARCHS": architecture, "CUDAFLAGS": " ".join(flags)},
+        )
+        passed = time.monotonic() - begun
+    return f"{' '.join(flags) or '-':<36} {cpu_seconds() - start:7.0f} s {passed:7.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures how long gpufs takes to compile.")
+    parser.add_argument("--architecture", default="90", help="compute capability (default: 90)")
+    parser.add_argument(
+        "--flags",
+        action="append",
+        default=[],
+        help="more flags of nvcc, in one argument; repeat it for other sets",
+    )
+    parser.add_argument("--package", action="store_true", help="build the Python package too")
+    arguments = parser.parse_args()
+    found = find_nvcc.find_nvcc()
+    if found is None:
+        parser.exit(2, "compile_times: no nvcc found\n")
+    sets = [[], *(flags.split() for flags in arguments.flags)]
+    version = subprocess.run([found, "--version"], check=True, capture_output=True, text=True)
+    print(f"{version.stdout.splitlines()[-1]}, {platform.machine()}, {os.cpu_count()} processors")
+    print(
+        f"\n{'a kernel with 14 calls, flags':<36} {'CPU':>9} {'of ptxas':>9} registers      stack"
+    )
+    for flags in sets:
+        print(kernel_times(Path(found), arguments.architecture, flags), flush=True)
+    if arguments.package:
+        print(f"\n{'the Python package, flags':<36} {'CPU':>9} {'passed':>9}")
+        for flags in sets:
+            print(package_times(arguments.architecture, flags), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
