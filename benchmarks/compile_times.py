@@ -41,7 +41,14 @@ def kernel_times(nvcc: Path, architecture: str, flags: list[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         phases = Path(folder, "phases.csv")
         start = cpu_seconds()
-        command = [nvcc, "-std=c++20", f"-arch=sm_{architecture}", "-O3", "-I", ROOT / "include"]
+        command: list[str | Path] = [
+            nvcc,
+            "-std=c++20",
+            f"-arch=sm_{architecture}",
+            "-O3",
+            "-I",
+            ROOT / "include",
+        ]
         command += [*flags, "--time", phases, "-Xptxas", "-v"]
         said = subprocess.run(
             [*command, "-c", KERNEL, "-o", Path(folder, "kernel.o")],

@@ -178,7 +178,7 @@ class flusher {
     // then unknown. Also fail if the file's size is unknown.
     if ((page.flags & page_dirt::cleaning) != 0 || node.version.value != file.version().number)
       return -EIO;
-    if (service_hangs_ && node.lost.value != node.settled.value) return -EIO;
+    if (service_hangs_ && node.timed_out.value != node.settled.value) return -EIO;
     const std::uint64_t begin = page.key.low << fs_.layout.page_shift;
     // A file has less than file_bytes_max bytes.
     const std::uint64_t size = std::min(node.size.value, limits::file_bytes_max - 1);

@@ -45,7 +45,7 @@
 // Changes under way. A write or truncation that hangs in the backend may outlive the last writer's
 // close, because its caller gives up in time. Its bytes would overwrite what a later writer writes.
 // So while such a call is under way, no later version of the file is opened for writing (-EBUSY).
-// (While a version has writers, the device knows of such calls: inode_state::lost.)
+// (While a version has writers, the device knows of such calls: inode_state::timed_out.)
 //
 // Emptied files. The table remembers which launch emptied a file last (O_TRUNC) as long as it
 // remembers the file's versions: those of a million files. The record belongs to the file, not to

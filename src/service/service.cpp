@@ -33,7 +33,7 @@ service::service(device& d, const channel_view& channel, const channel_view& dev
              thread_pool(threads_of(service_duty::open)),
              thread_pool(threads_of(service_duty::copy))} {
   for (const service_duty duty : all_duties)
-    channel_.header().beds[place_of(duty)].answered_by = answered_by(duty);
+    channel_.header().sleep[place_of(duty)].answered_by = answered_by(duty);
   channel_.announce(service_phase::running);
   try {
     threads_.start("the service's supervisor", [this] { supervise(); });
@@ -320,13 +320,13 @@ void service::call_anyone(service_duty duty) {
 // ---- Sleep and wake-up
 
 void service::wake_sleepers(service_duty duty, int count) {
-  channel_header::cpu_bed& bed = this->bed(duty);
-  __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
-  syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+  channel_header::sleep_words& words = sleep_of(duty);
+  __atomic_fetch_add(&words.wake, 1u, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, &words.wake, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
 std::uint32_t service::sleepers(service_duty duty) const {
-  return __atomic_load_n(&bed(duty).sleepers, __ATOMIC_SEQ_CST);
+  return __atomic_load_n(&sleep_of(duty).sleepers, __ATOMIC_SEQ_CST);
 }
 
 std::uint64_t service::served_count() const {
@@ -348,7 +348,7 @@ void service::wake_all() {
 }
 
 service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
-  channel_header::cpu_bed& bed = this->bed(duty);
+  channel_header::sleep_words& words = sleep_of(duty);
   thread_pool& own = pool_of(duty);
   // Only the sentinel polls the bells. The other threads of the pool sleep until they are woken.
   const bool sentinel = !own.sentinel.exchange(true);
@@ -363,18 +363,18 @@ service::idle_end service::idle(service_duty duty, std::uint64_t idle_ns) {
   if (sentinel) own.looks_soon.store(sleep_ns == nap_ns, std::memory_order_relaxed);
   // Clears a call that came when no thread slept any more.
   own.called.store(false, std::memory_order_relaxed);
-  const std::uint32_t before = __atomic_load_n(&bed.wake, __ATOMIC_SEQ_CST);
-  __atomic_fetch_add(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
+  const std::uint32_t before = __atomic_load_n(&words.wake, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&words.sleepers, 1u, __ATOMIC_SEQ_CST);
   // Polls once more after raising `sleepers`. Sequentially consistent: pairs with
   // channel_client::wake_service. Either this thread sees the bell, or the client sees a sleeper.
   unsigned count = pending()[place_of(duty)];
   if (!stopping_ && count == 0) {
     const timespec t{static_cast<time_t>(sleep_ns / 1'000'000'000),
                      static_cast<long>(sleep_ns % 1'000'000'000)};
-    syscall(SYS_futex, &bed.wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
+    syscall(SYS_futex, &words.wake, FUTEX_WAIT_PRIVATE, before, &t, nullptr, 0);
   }
-  __atomic_fetch_sub(&bed.sleepers, 1u, __ATOMIC_SEQ_CST);
-  const bool woken = __atomic_load_n(&bed.wake, __ATOMIC_RELAXED) != before;
+  __atomic_fetch_sub(&words.sleepers, 1u, __ATOMIC_SEQ_CST);
+  const bool woken = __atomic_load_n(&words.wake, __ATOMIC_RELAXED) != before;
   own.called.store(false, std::memory_order_relaxed);
   if (only_sentinel) long_idle_sentinel_ = false;
   if (sentinel) {

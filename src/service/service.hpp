@@ -168,8 +168,8 @@ class service {
                    write_permit& permit) const;
   // The futex words on which this pool sleeps. The pool comes from `options_`, never from the
   // channel header, because a kernel may have overwritten the header.
-  channel_header::cpu_bed& bed(service_duty duty) const {
-    return channel_.header().beds[place_of(answered_by(duty))];
+  channel_header::sleep_words& sleep_of(service_duty duty) const {
+    return channel_.header().sleep[place_of(answered_by(duty))];
   }
   void wake_sleepers(service_duty duty, int count);
   std::uint32_t sleepers(service_duty duty) const;

@@ -37,11 +37,11 @@ struct alignas(128) inode_state {
   atomic_word<std::uint32_t> dirty;
   // Error of a write-back that no call has reported; 0: none.
   atomic_word<std::int32_t> error;
-  // `lost` counts writes and truncations that timed out after the host had begun them. They may
-  // still take effect, over later writes. So nothing is written, truncated or synced until all of
-  // them are answered. `settled`: the value of `lost` when no unanswered request was left.
-  // Invariant: settled <= lost, except after a wrap.
-  atomic_word<std::uint32_t> lost;
+  // `timed_out` counts writes and truncations that timed out after the host had begun them. They
+  // may still take effect, over later writes. So nothing is written, truncated or synced until all
+  // of them are answered. `settled`: the value of `timed_out` when no unanswered request was left.
+  // Invariant: settled <= timed_out, except after a wrap.
+  atomic_word<std::uint32_t> timed_out;
   atomic_word<std::uint32_t> settled;
   // An error after which written bytes may be missing from the file or its disk; 0: none. Every
   // gfsync and gclose returns it, up to the last gclose.

@@ -34,22 +34,23 @@ GPUFS_HD GPUFS_OUT_OF_LINE inline bool is_unsettled_now(const mount_ref& fs,
   inode_state& node = fs.node(node_number);
   // Acquire: pairs with the release of the group that got no answer. Without it that group's slot
   // could still look free.
-  const std::uint32_t lost = node.lost.load_acquire();
+  const std::uint32_t timed_out = node.timed_out.load_acquire();
   std::uint32_t settled = node.settled.load_relaxed();
-  if (lost == settled) return false;
+  if (timed_out == settled) return false;
   const std::uint64_t name = node_name(node_number, version);
   const channel_client client = fs.client();
   const bool unanswered =
       waits ? client.has_unanswered_write_for_long(name) : client.has_unanswered_write(name);
-  // Settles the count that was read. A request that times out meanwhile raises `lost` above it.
-  if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, lost);
+  // Settles the count that was read. A request that times out meanwhile raises `timed_out` above
+  // it.
+  if (!unanswered) (void)node.settled.compare_exchange_acq_rel(settled, timed_out);
   return unanswered;
 }
 // The usual case, in two loads: no request timed out.
 GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
                                 std::uint64_t version, bool waits) {
   const inode_state& node = fs.node(node_number);
-  return node.lost.load_acquire() == node.settled.load_relaxed() ||
+  return node.timed_out.load_acquire() == node.settled.load_relaxed() ||
          !is_unsettled_now(fs, node_number, version, waits);
 }
 

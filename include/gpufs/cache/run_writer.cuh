@@ -153,9 +153,9 @@ class run_writer {
     if (r.masked()) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
       fs_.client().abandon(slot);
-      // Release: pairs with the acquire in is_unsettled_now(). Without it a reader of `lost` could
-      // miss that the slot is abandoned.
-      if (begun_) (void)fs_.node(r.node()).lost.fetch_add_release(1);
+      // Release: pairs with the acquire in is_unsettled_now(). Without it a reader of `timed_out`
+      // could miss that the slot is abandoned.
+      if (begun_) (void)fs_.node(r.node()).timed_out.fetch_add_release(1);
     }
     return result;
   }

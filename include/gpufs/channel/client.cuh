@@ -315,12 +315,12 @@ class channel_client {
 
 #if !defined(__CUDA_ARCH__)
   void wake_service(service_duty duty) {
-    channel_header::cpu_bed& bed = view_.header().bed(duty);
+    channel_header::sleep_words& words = view_.header().sleep_of(duty);
     // Sequentially consistent: pairs with the service thread that raises `sleepers` and then checks
     // the bells again. Either that thread sees this bell, or this thread sees that it sleeps.
-    __atomic_fetch_add(&bed.wake, 1u, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&bed.sleepers, __ATOMIC_SEQ_CST) != 0) {
-      syscall(SYS_futex, &bed.wake, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    __atomic_fetch_add(&words.wake, 1u, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&words.sleepers, __ATOMIC_SEQ_CST) != 0) {
+      syscall(SYS_futex, &words.wake, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     }
   }
 #endif

@@ -164,19 +164,19 @@ struct alignas(128) channel_header {
   // cannot wake a host thread; there the service threads poll, and their back-off finds the bell.
   // One per kind, in its own line. A kernel can write here too, so the service trusts no value and
   // sleeps for one second at most.
-  struct alignas(64) cpu_bed {
+  struct alignas(64) sleep_words {
     std::uint32_t wake;
     std::uint32_t sleepers;
     // The kind of thread that does this kind's work; fixed at mount.
     service_duty answered_by;
   };
-  cpu_bed beds[service_duties];
+  sleep_words sleep[service_duties];
 
   GPUFS_HD service_duty answered_by(service_duty duty) const {
-    return beds[static_cast<std::uint32_t>(duty)].answered_by;
+    return sleep[static_cast<std::uint32_t>(duty)].answered_by;
   }
-  GPUFS_HD cpu_bed& bed(service_duty duty) {
-    return beds[static_cast<std::uint32_t>(answered_by(duty))];
+  GPUFS_HD sleep_words& sleep_of(service_duty duty) {
+    return sleep[static_cast<std::uint32_t>(answered_by(duty))];
   }
 };
 static_assert(sizeof(channel_header) == 256, "header keeps its own lines");

@@ -71,12 +71,13 @@ class record_table {
       client.abandon(channel_slot);  // no thread waits for the answer
       return 0;
     }
-    const std::int32_t lost = take_given_up(node, writes);
-    const channel_client::answer answer = client.ask(channel_slot, close_of_written(handle, lost));
+    const std::int32_t given_up = take_given_up(node, writes);
+    const channel_client::answer answer =
+        client.ask(channel_slot, close_of_written(handle, given_up));
     if (answer.abandoned) GPUFS_SCHEDULE_POINT("file.close_unanswered");
     // The inode state may belong to another file by now. The end of the mount finds the error by
     // the handle, if the service has not closed the file until then.
-    if (answer.abandoned && lost != 0) keep_unclosed(slot, handle, lost, true);
+    if (answer.abandoned && given_up != 0) keep_unclosed(slot, handle, given_up, true);
     return answer.result;
   }
   // Has the host close the files that could not be closed before (keep_unclosed()). Called before
@@ -171,17 +172,17 @@ class record_table {
     // Acquire: pairs with the release in gives_up().
     return writes && node != no_node ? fs_->node(node).given_up.exchange_acq_rel(0) : 0;
   }
-  // `lost`: -errno of bytes that were given up, or 0.
-  GPUFS_HD static request close_of_written(std::uint64_t handle, std::int32_t lost) {
+  // `given_up`: -errno of bytes that were given up, or 0.
+  GPUFS_HD static request close_of_written(std::uint64_t handle, std::int32_t given_up) {
     return {request_code::close_written, handle, 0,
-            static_cast<std::uint64_t>(-static_cast<std::int64_t>(lost))};
+            static_cast<std::uint64_t>(-static_cast<std::int64_t>(given_up))};
   }
 
   // Remembers a file that the host must still close, and what its close reports: in this record, or
   // in the next one that remembers none. `posted`: the close is posted, but was not answered in
   // time. In a read-only mount the file stays open at the host until the mount ends, which does no
   // harm.
-  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t lost,
+  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t given_up,
                               bool posted) const {
     if (!fs_->writes()) return;
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
@@ -192,10 +193,10 @@ class record_table {
         continue;
       // Release, twice: a thread in close_unclosed() that reads this error sees that the handle
       // before it has gone; and a thread that reads this handle sees its error.
-      place.unclosed_given_up.store_release(posted ? -lost : lost);
+      place.unclosed_given_up.store_release(posted ? -given_up : given_up);
       place.unclosed.store_release(handle);
       name_state& names = *fs_->at<name_state>(fs_->layout.names);
-      if (lost != 0) names.unclosed_losses.add_relaxed(1);
+      if (given_up != 0) names.unclosed_losses.add_relaxed(1);
       if (!posted) (void)names.unclosed.fetch_add_release(1);
       return;
     }
@@ -212,16 +213,16 @@ class record_table {
       // afterwards; otherwise another group has had the file closed.
       std::uint64_t handle = place.load_acquire();
       if (handle == 0 || handle == open_file::being_kept) continue;
-      const std::int32_t lost = at(i).unclosed_given_up.load_acquire();
-      if (lost > 0 || place.load_relaxed() != handle) continue;
-      client.post(channel_slot, close_of_written(handle, lost));
+      const std::int32_t given_up = at(i).unclosed_given_up.load_acquire();
+      if (given_up > 0 || place.load_relaxed() != handle) continue;
+      client.post(channel_slot, close_of_written(handle, given_up));
       const channel_client::answer answer = client.wait(channel_slot);
       // Also without an answer: the request is posted, so the host closes the file. But the service
       // may end before that, and then the end of the mount must find the error.
-      const bool stays = answer.abandoned && lost != 0;
+      const bool stays = answer.abandoned && given_up != 0;
       const bool mine = place.compare_exchange_acq_rel(handle, stays ? open_file::being_kept : 0);
       if (mine && stays) {
-        at(i).unclosed_given_up.store_release(-lost);
+        at(i).unclosed_given_up.store_release(-given_up);
         place.store_release(handle);
       }
       if (mine) (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);

@@ -260,7 +260,7 @@ class opener {
         node.size.store_relaxed(view.size);
         node.stored.store_relaxed(view.size);
         node.error.store_relaxed(0);
-        node.lost.store_relaxed(0);
+        node.timed_out.store_relaxed(0);
         node.settled.store_relaxed(0);
         node.failed.store_relaxed(0);
         node.given_up.store_relaxed(0);

@@ -166,7 +166,7 @@ GPUFS_HD std::int32_t truncate_file(const mount_ref& fs, const Group& g, const f
     if (answer.begun) {
       keep_failure(fs, file.node, result);
       // Release: pairs with is_unsettled_now(), which then sees the slot as abandoned.
-      (void)node.lost.fetch_add_release(1);
+      (void)node.timed_out.fetch_add_release(1);
     }
     // `old_size` includes what was written during the request.
     if (result == 0) {
