@@ -3,8 +3,9 @@
 
 Headers and sources include only their own layer and those below it, without a cycle. No two headers
 of the library have one name. Only start_thread() starts threads, because all of them must block the
-program's signals. No line has more than 100 columns, and no row of a table more than 120. No source
-of the library has more than 500 lines, and no file of the tests more than 600.
+program's signals. Tests include what they name of the headers that are precompiled for them, as no
+compiler would notice. No line has more than 100 columns, and no row of a table more than 120. No
+source of the library has more than 500 lines, and no file of the tests more than 600.
 """
 
 from __future__ import annotations
@@ -30,6 +31,22 @@ STARTS_THREAD = re.compile(
 )
 THREADS_START_IN = "include/gpufs/base/start_thread.hpp"
 CODE = (".cuh", ".hpp", ".cpp", ".py", ".pyi")
+# What tests name of the headers that tests/CMakeLists.txt precompiles.
+PRECOMPILED = {
+    "gtest/gtest.h": r"\b(EXPECT|ASSERT)_\w+\(|\bTEST(_[FP])?\(",
+    "algorithm": r"std::(min|max|sort|find|find_if|count|count_if|copy|fill|equal|all_of|any_of"
+    r"|none_of|clamp|reverse|shuffle|unique|lower_bound|remove_if|transform|generate"
+    r"|min_element|max_element|mismatch|search|ranges::\w+)\(",
+    "atomic": r"std::(atomic|memory_order)",
+    "functional": r"std::(function|ref|hash)\b",
+    "map": r"std::(multi)?map\b",
+    "memory": r"std::(unique_ptr|shared_ptr|weak_ptr|make_unique|make_shared)\b",
+    "mutex": r"std::(mutex|lock_guard|unique_lock|scoped_lock|call_once)\b",
+    "random": r"std::(mt19937|uniform_|random_device)",
+    "string": r"std::(string|to_string|stoi|stoul)\b",
+    "thread": r"std::(thread|this_thread)\b",
+    "vector": r"std::vector\b",
+}
 
 
 def tracked() -> list[Path]:
@@ -118,6 +135,20 @@ def thread_starts(files: list[Path]) -> Iterator[str]:
                 yield f"{name}:{number} starts a thread without start_thread()"
 
 
+def missing_includes(files: list[Path]) -> Iterator[str]:
+    """Returns what tests name of precompiled headers that neither they nor their header include."""
+    for path in files:
+        if path.parts[0] != "tests" or path.suffix != ".cpp":
+            continue
+        text = (ROOT / path).read_text()
+        header = ROOT / path.with_suffix(".hpp")
+        included = text + (header.read_text() if header.is_file() else "")
+        code = re.sub(r"//.*", "", text)
+        for name, pattern in PRECOMPILED.items():
+            if f"#include <{name}>" not in included and re.search(pattern, code):
+                yield f"{path} does not include <{name}>"
+
+
 def long_texts(files: list[Path]) -> Iterator[str]:
     """Returns lines that are too wide, and files that are too long."""
     for path in files:
@@ -141,7 +172,8 @@ def long_texts(files: list[Path]) -> Iterator[str]:
 
 def main() -> int:
     files = tracked()
-    found = [*upward_includes(files), *same_names(files), *thread_starts(files), *long_texts(files)]
+    checks = (upward_includes, same_names, thread_starts, missing_includes, long_texts)
+    found = [line for check in checks for line in check(files)]
     for line in found:
         print(line)
     return 1 if found else 0

@@ -1,6 +1,12 @@
 // The bulk path: runs of consecutive frames that one copy fills.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "api/matrix.hpp"
 #include "support/schedule.hpp"
 

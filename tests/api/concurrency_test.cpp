@@ -3,8 +3,12 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
+#include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "support/schedule.hpp"

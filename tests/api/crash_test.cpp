@@ -6,8 +6,11 @@
 
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "support/seeds.hpp"

@@ -1,6 +1,9 @@
 // Errors that reach one group of many, or come when the host closes a file: the host can ask for
 // them.
 #include <errno.h>
+#include <gtest/gtest.h>
+
+#include <string>
 
 #include "api/matrix.hpp"
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
 
 #include "api/matrix.hpp"
 #include "support/small_file_system.hpp"

@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <thread>
 #include <unordered_set>
+#include <vector>
 
 #include "api/stage.hpp"
 #include "gpufs/backend.hpp"

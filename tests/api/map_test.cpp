@@ -2,6 +2,10 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "api/matrix.hpp"
 
 namespace gpufs::testing {

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "mount/plan.hpp"

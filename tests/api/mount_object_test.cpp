@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 

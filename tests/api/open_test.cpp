@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "api/matrix.hpp"
 

@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "api/random_script.hpp"

@@ -15,8 +15,11 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <random>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "api/uncertain_file.hpp"

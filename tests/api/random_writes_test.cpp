@@ -10,10 +10,14 @@
 // are those of two mounts, each with its file of records.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "api/expected_calls.hpp"
 #include "api/matrix.hpp"

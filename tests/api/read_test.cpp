@@ -2,6 +2,9 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "api/matrix.hpp"
 
 namespace gpufs::testing {

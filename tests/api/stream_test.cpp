@@ -1,12 +1,16 @@
 // Streams: lines, tokens, formatted text and positions, by groups of every kind.
 #include <errno.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <random>
 #include <set>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "api/matrix.hpp"
 

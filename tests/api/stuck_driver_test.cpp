@@ -4,7 +4,10 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "support/schedule.hpp"

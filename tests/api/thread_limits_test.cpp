@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -10,7 +11,9 @@
 #include <new>
 #include <optional>
 #include <set>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "gpufs/launch.cuh"

@@ -1,5 +1,9 @@
 // Opens with O_TRUNC: each file is emptied once in a launch.
 #include <errno.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "support/schedule.hpp"

@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <random>
+#include <string>
 
 #include "api/matrix.hpp"
 #include "service/file_error_log.hpp"

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "support/seeds.hpp"

@@ -1,10 +1,12 @@
 // Writes that the host cuts short, or fails: who is told, what the file has afterwards, what stays
 // dirty.
 #include <errno.h>
+#include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "api/matrix.hpp"

@@ -1,6 +1,8 @@
 // Single calls that change files: what they return, what the file has afterwards, who sees it.
 #include <errno.h>
+#include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 
 #include "api/matrix.hpp"

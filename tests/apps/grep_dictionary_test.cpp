@@ -1,5 +1,6 @@
 // gpufs::grep: dictionaries, text in 8-byte words, and the walk through directories.
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -9,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "apps/grep_oracle.hpp"
 #include "grep/dictionary_table.hpp"

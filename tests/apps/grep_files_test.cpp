@@ -1,12 +1,17 @@
 // gpufs::grep::search: files that are binary, fail, or change; progress; several searches.
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <future>
+#include <map>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "apps/grep_oracle.hpp"
 #include "grep/late_nul.hpp"

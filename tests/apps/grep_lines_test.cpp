@@ -1,4 +1,11 @@
 // gpufs::grep::count_lines.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "apps/grep_oracle.hpp"
 #include "apps/grep_random_text.hpp"
 #include "grep/part_lines.hpp"

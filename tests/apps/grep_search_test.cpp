@@ -1,4 +1,11 @@
 // gpufs::grep::search: counts.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
 #include "apps/grep_oracle.hpp"
 #include "apps/grep_random_text.hpp"
 #include "grep/tally.cuh"

@@ -14,9 +14,12 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "support/closed_streams.hpp"
 #include "support/eventually.hpp"

@@ -8,8 +8,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
+#include <string>
 
 #include "api/matrix.hpp"
 #include "backend/descriptor_table.hpp"

@@ -2,6 +2,8 @@
 // that sees it.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "gpufs/base/atomic.cuh"
 #include "gpufs/base/statistics.cuh"
 #include "gpufs/launch.cuh"

@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
+#include <vector>
 
 #include "gpufs/base/copy.cuh"
 

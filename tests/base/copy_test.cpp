@@ -2,6 +2,9 @@
 // other ways, and not one byte beyond.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "gpufs/base/copy.cuh"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"

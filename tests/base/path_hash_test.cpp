@@ -6,6 +6,7 @@
 #include <array>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "gpufs/file/path_hash.cuh"
 #include "gpufs/launch.cuh"

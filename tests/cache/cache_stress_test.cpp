@@ -7,7 +7,9 @@
 #include <atomic>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "gpufs/base/group.cuh"
 #include "gpufs/cache/glance.cuh"

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "gpufs/cache/extents.cuh"
 #include "support/bare_cache.hpp"

@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "support/bare_cache.hpp"
 

@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"

@@ -49,14 +49,14 @@ int host_steps::run(const char* number, std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (which < steps_.size()) step = std::exchange(steps_[which], nullptr);
-    if (!step) failures_.push_back("a message that is no step's number, or came twice");
+    if (!step) failures_.emplace_back("a message that is no step's number, or came twice");
   }
   if (!step) return 0;
   try {
     step();
   } catch (const std::exception& e) {
     const std::lock_guard lock(mutex_);
-    failures_.push_back("step " + std::to_string(which) + ": " + e.what());
+    failures_.emplace_back("step " + std::to_string(which) + ": " + e.what());
   }
   return 0;
 }
@@ -64,7 +64,7 @@ int host_steps::run(const char* number, std::size_t bytes) {
 std::vector<std::string> host_steps::take_failures() {
   const std::lock_guard lock(mutex_);
   for (const auto& step : steps_) {
-    if (step) failures_.push_back("a step was not made");
+    if (step) failures_.emplace_back("a step was not made");
   }
   steps_.clear();
   return std::exchange(failures_, {});

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "fsx/fsx_group.hpp"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <string>
 
 #include "fsx/fsx_run.hpp"
 #include "support/seeds.hpp"

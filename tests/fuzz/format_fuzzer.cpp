@@ -2,11 +2,13 @@
 // has a meaning for them.
 #include <errno.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fuzz/input.hpp"

@@ -1,6 +1,9 @@
 // What is searched, and for what, against the plainest search.
+#include <algorithm>
 #include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "apps/grep_oracle.hpp"
 #include "fuzz/input.hpp"

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 
 #include "fuzz/input.hpp"
 #include "fuzz/targets.hpp"

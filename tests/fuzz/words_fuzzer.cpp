@@ -1,6 +1,7 @@
 // Lists of words for grep, which come in pieces of any size, against a splitter that has the whole
 // text.
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "fuzz/input.hpp"

@@ -10,6 +10,8 @@
 
 #include <atomic>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 

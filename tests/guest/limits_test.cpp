@@ -13,6 +13,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 
 #include "api/file_world.hpp"
 #include "gpufs/error.hpp"

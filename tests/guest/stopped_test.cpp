@@ -11,6 +11,7 @@
 #include <chrono>
 #include <memory>
 #include <new>
+#include <string>
 #include <thread>
 
 #include "api/file_world.hpp"

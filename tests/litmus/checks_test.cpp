@@ -1,6 +1,7 @@
 // The checks of litmus tests detect what they must detect.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "litmus/checks.cuh"

@@ -7,7 +7,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "litmus/exchange.hpp"
 #include "support/temporary.hpp"

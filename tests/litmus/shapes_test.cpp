@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
 
 #include "gpufs/launch.cuh"
 #include "litmus/shape_kernels.cuh"

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
+#include <string>
 
 #include "support/eventually.hpp"
 #include "support/memory_backend.hpp"

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "gpufs/base/platform.cuh"
 #include "support/eventually.hpp"

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "service/file_error_log.hpp"
 
 namespace gpufs::testing {

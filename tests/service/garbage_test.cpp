@@ -7,9 +7,11 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "support/memory_backend.hpp"
+#include "support/seeds.hpp"
 #include "support/service_rig.hpp"
 
 namespace gpufs::testing {
@@ -140,7 +142,7 @@ TEST_F(garbage, random_requests_are_answered_and_harm_nobody) {
   const std::string names = std::string("/a") + '\0' + "/page./..//";
   std::string pool(3 * staging_bytes, '\0');
   for (char& c : pool) c = names[random() % names.size()];
-  for (int i = 0; i < 30'000; ++i) {
+  for (int i = 0; i < (is_sanitized ? 10'000 : 30'000); ++i) {
     const auto code = static_cast<request_code>(
         random() % 8 == 0 ? word(2) % request_record::codes : 1 + random() % request_code_max);
     const std::uint64_t handle =

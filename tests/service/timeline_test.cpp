@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <string>
 
 #include "support/memory_backend.hpp"
 #include "support/service_rig.hpp"

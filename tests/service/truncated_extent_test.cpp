@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
 
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
