@@ -320,6 +320,7 @@ class Background:
 
     def wait_for(self, stage: Stage) -> StageRun:
         """Returns the stage, with its background part done."""
+        self.begin(stage)
         if stage.name not in self.runs:
             return StageRun(stage)
         run, done = self.runs[stage.name]
