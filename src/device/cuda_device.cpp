@@ -233,7 +233,7 @@ class cuda_device final : public device {
   // The driver serializes concurrent callers too, but they would spin.
   // The driver's calls take microseconds, except for a few that allocate buffers and take
   // milliseconds.
-  std::uint64_t bulk_call_ns_max() const override { return 50'000'000; }
+  bulk_limits limits_of_bulk() const override { return {50'000'000, 100'000'000}; }
   bool bulk_copies_exclude() const override { return true; }
 
   void* allocate(std::size_t bytes) override {

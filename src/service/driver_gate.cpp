@@ -10,7 +10,7 @@ bool driver_gate::enter(unsigned thread, const request_name& name) {
   {
     std::unique_lock lock(mutex_);
     const auto decided = [&] { return refuses() || !rules_.exclusive || inside_ == 0; };
-    if (!changed_.wait_for(lock, std::chrono::nanoseconds(rules_.call_ns_max), decided) ||
+    if (!changed_.wait_for(lock, std::chrono::nanoseconds(rules_.limits.call_ns), decided) ||
         refuses())
       return false;
     calls_[thread] = {true, false, platform::now_ns(), name};
@@ -43,7 +43,7 @@ void driver_gate::set_engine_stuck(bool stuck) {
 bool driver_gate::find_stalled_calls(std::vector<request_name>& found) {
   const std::lock_guard lock(mutex_);
   for (call& c : calls_) {
-    if (!c.inside || c.stalled || platform::elapsed_ns(c.since_ns) <= rules_.call_ns_max) continue;
+    if (!c.inside || c.stalled || platform::elapsed_ns(c.since_ns) <= rules_.limits.call_ns) continue;
     found.push_back(c.name);
     c.stalled = true;
     ++stalled_;

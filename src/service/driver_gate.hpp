@@ -23,6 +23,7 @@
 #include <mutex>
 #include <vector>
 
+#include "device/device.hpp"
 #include "gpufs/base/platform.cuh"
 
 namespace gpufs {
@@ -31,7 +32,7 @@ namespace gpufs {
 class driver_gate {
  public:
   struct rules {
-    std::uint64_t call_ns_max;  // as device::bulk_call_ns_max()
+    device::bulk_limits limits;
     // Admit one thread at a time, because others would spin in the driver.
     bool exclusive;
   };
@@ -41,16 +42,12 @@ class driver_gate {
     std::uint32_t slot, sequence;
   };
 
-  // The engine takes a millisecond for the longest copy, and more while kernels use the bus. It is
-  // stuck when no waiting copy ends for this long.
-  static constexpr std::uint64_t copy_ns_max = 100'000'000;
-
   // `threads`: the copiers. `slots`: the channel's.
   driver_gate(unsigned threads, std::uint32_t slots, const rules& r)
       : rules_(r), calls_(threads), copies_(slots) {}
 
   // Admits thread `thread` while this object lives. The constructor waits for other threads, for at
-  // most `call_ns_max`. Converts to false when they do not leave the driver in time, or the gate
+  // most `limits.call_ns`. Converts to false when they do not leave the driver in time, or the gate
   // refuses.
   class pass {
    public:
@@ -122,7 +119,7 @@ class driver_gate {
       return set_engine_stuck(false);
     }
     waits_.store(true, std::memory_order_relaxed);
-    const bool stuck = platform::duration_ns(last_end_ns_, now) > copy_ns_max;
+    const bool stuck = platform::duration_ns(last_end_ns_, now) > rules_.limits.copy_ns;
     set_engine_stuck(stuck);
     if (!stuck) return;
     for (std::uint32_t slot = 0; slot < copies_.size(); ++slot) {

@@ -45,7 +45,7 @@ request_server::request_server(device& d, const channel_view& channel,
                                const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), device_view_(device_view), frames_(frames), files_(files),
       extents_(extents),
-      gate_(copiers, channel.layout.slot_count, {d.bulk_call_ns_max(), d.bulk_copies_exclude()}) {
+      gate_(copiers, channel.layout.slot_count, {d.limits_of_bulk(), d.bulk_copies_exclude()}) {
   stalled_.reserve(copiers +
                    channel.layout.slot_count);  // so that find_stalled() does not allocate
   for (unsigned c = 0; c < copiers; ++c) stagers_.emplace_back(d, gate_, c, stopping);

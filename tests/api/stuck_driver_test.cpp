@@ -62,7 +62,7 @@ class stuck_driver_test : public conformance {
     options.request_timeout = std::chrono::seconds(600);  // no test waits so long
   }
 
-  static constexpr std::uint64_t run_pages = 16, cache_pages = 256, file_pages = 96;
+  static constexpr std::uint64_t run_pages = 16, cache_pages = 128, file_pages = 96;
 };
 INSTANTIATE_TEST_SUITE_P(conformance, stuck_driver_test,
                          ::testing::ValuesIn(settings({source::posix}, {4096, 65536})),

@@ -13,31 +13,31 @@
 namespace gpufs::testing {
 namespace {
 
-constexpr std::uint64_t call_ns_max = 50'000'000;
+constexpr device::bulk_limits bounds{50'000'000, 100'000'000};
 using found_list = std::vector<driver_gate::request_name>;
 constexpr auto nothing_is_answered = [](const driver_gate::request_name&) { return false; };
 
 TEST(driver_gate, one_thread_at_a_time) {
-  driver_gate gate(2, 8, {call_ns_max, true});
+  driver_gate gate(2, 8, {bounds, true});
   std::optional<driver_gate::pass> first(std::in_place, gate, 0, driver_gate::request_name{3, 7});
   ASSERT_TRUE(*first);
   const std::uint64_t start = platform::now_ns();
   EXPECT_FALSE(driver_gate::pass(gate, 1, {4, 8})) << "the first is still inside";
-  EXPECT_GE(platform::elapsed_ns(start), call_ns_max);
+  EXPECT_GE(platform::elapsed_ns(start), bounds.call_ns);
   first.reset();
   EXPECT_TRUE(driver_gate::pass(gate, 1, {4, 8}));
   EXPECT_TRUE(driver_gate::pass(gate, 0, {3, 8})) << "the second has left";
 }
 
 TEST(driver_gate, all_at_a_time_where_they_do_not_exclude_each_other) {
-  driver_gate gate(2, 8, {call_ns_max, false});
+  driver_gate gate(2, 8, {bounds, false});
   const driver_gate::pass first(gate, 0, {3, 7}), second(gate, 1, {4, 8});
   EXPECT_TRUE(first);
   EXPECT_TRUE(second);
 }
 
 TEST(driver_gate, a_call_that_takes_too_long_is_found_once_and_closes_the_gate) {
-  driver_gate gate(2, 8, {call_ns_max, false});
+  driver_gate gate(2, 8, {bounds, false});
   found_list found;
   EXPECT_FALSE(gate.find_stalled(found, nothing_is_answered));
   {
@@ -57,7 +57,7 @@ TEST(driver_gate, a_call_that_takes_too_long_is_found_once_and_closes_the_gate) 
 }
 
 TEST(driver_gate, copies_of_which_none_ends_close_the_gate_until_one_ends) {
-  driver_gate gate(2, 8, {call_ns_max, false});
+  driver_gate gate(2, 8, {bounds, false});
   gate.expect_answer({5, 9});
   gate.expect_answer({6, 1});
   found_list found;
@@ -84,12 +84,12 @@ TEST(driver_gate, copies_of_which_none_ends_close_the_gate_until_one_ends) {
 }
 
 TEST(driver_gate, copies_that_end_now_and_then_are_waited_for) {
-  driver_gate gate(1, 8, {call_ns_max, false});
+  driver_gate gate(1, 8, {bounds, false});
   found_list found;
   const std::uint64_t start = platform::now_ns();
   gate.expect_answer({0, 1});
   // Another one in slot 1 ends between any two looks, also when the slot has a newer one by then.
-  for (std::uint32_t n = 1; platform::elapsed_ns(start) < 3 * driver_gate::copy_ns_max; ++n) {
+  for (std::uint32_t n = 1; platform::elapsed_ns(start) < 3 * bounds.copy_ns; ++n) {
     gate.expect_answer({1, n});
     gate.expect_answer({1, n + 1});
     EXPECT_FALSE(gate.find_stalled(found, nothing_is_answered));

@@ -56,7 +56,7 @@ class fault_device final : public gpufs::device {
                          char* told, std::uint64_t word) override {
     return cpu_->bulk_copy(lane, to, from, bytes, told, word);
   }
-  std::uint64_t bulk_call_ns_max() const override { return cpu_->bulk_call_ns_max(); }
+  bulk_limits limits_of_bulk() const override { return cpu_->limits_of_bulk(); }
   bool bulk_copies_exclude() const override { return cpu_->bulk_copies_exclude(); }
   void* allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
   void free(void* memory) noexcept override { cpu_->free(memory); }
