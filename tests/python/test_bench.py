@@ -54,8 +54,10 @@ def test_the_service_is_measured_under_kernels_that_do_not_need_it(
         assert 0 < line.ours.cores < 0.5
         assert min(line.ours.seconds) > 0
         if counter is not None:
-            # The CPU device's few threads can come to the same page of a small file at once.
-            assert line.ours.counters[counter] > line.ours.operations / 2
+            # Groups can come to the same page of a small file at once: a group that finds it hits,
+            # or loads it in vain.
+            loads_in_vain = line.ours.counters.get("lost_races", 0) if counter != "hits" else 0
+            assert line.ours.counters[counter] + loads_in_vain > line.ours.operations / 2
             assert "rpcs" not in line.ours.counters
 
 
