@@ -90,8 +90,8 @@ class cpu_device final : public device {
     return static_cast<std::int64_t>(copy_from_extent(thread_group(), to, from, bytes));
   }
 
-  // The call makes the copy. It waits for nobody, but takes time on a busy machine: with a sanitizer
-  // and ten busy programs for two processors, 16 MiB took more than 100 ms.
+  // The call makes the copy. It waits for nobody, but takes time on a busy machine: with a
+  // sanitizer and ten busy programs for two processors, 16 MiB took more than 100 ms.
   bulk_limits limits_of_bulk() const override { return {1'000'000'000, 1'000'000'000}; }
   bool bulk_copies_exclude() const override { return false; }
 

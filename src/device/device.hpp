@@ -55,8 +55,8 @@ class device {
   // the driver busy until a kernel ends. Copies with the same `lane` run one after another.
   virtual std::int64_t bulk_copy(unsigned lane, char* to, std::uint64_t from, std::uint64_t bytes,
                                  char* told, std::uint64_t word) = 0;
-  // How long bulk copies take at most, while nobody else keeps the driver busy. What takes longer may
-  // never end by itself.
+  // How long bulk copies take at most, while nobody else keeps the driver busy. What takes longer
+  // may never end by itself.
   struct bulk_limits {
     std::uint64_t call_ns;  // a call of bulk_copy() or allocate_buffers()
     // Until one of the copies that are under way ends. A copy engine takes a millisecond for the

@@ -43,7 +43,8 @@ void driver_gate::set_engine_stuck(bool stuck) {
 bool driver_gate::find_stalled_calls(std::vector<request_name>& found) {
   const std::lock_guard lock(mutex_);
   for (call& c : calls_) {
-    if (!c.inside || c.stalled || platform::elapsed_ns(c.since_ns) <= rules_.limits.call_ns) continue;
+    if (!c.inside || c.stalled || platform::elapsed_ns(c.since_ns) <= rules_.limits.call_ns)
+      continue;
     found.push_back(c.name);
     c.stalled = true;
     ++stalled_;
