@@ -65,6 +65,18 @@ TEST(ring, passes_over_pinned_slots) {
   cache.expect_at_rest();
 }
 
+// Only the lower half of a position counts, so the order of the slots jumps there.
+TEST(ring, finds_each_slot_again_after_four_billion_positions) {
+  const bare_cache cache(one_ring(7));
+  slot_ring& ring = *cache.ref().at<slot_ring>(cache.ref().layout.rings);
+  ring.next.store_relaxed((std::uint64_t{1} << 32) - 3);
+  std::set<std::uint32_t> slots;
+  for (std::uint64_t n = 0; n < 21; ++n) slots.insert(load(cache, n));
+  EXPECT_EQ(slots.size(), 7u);
+  for (std::uint64_t n = 14; n < 21; ++n) EXPECT_TRUE(is_resident(cache, n)) << n;
+  cache.expect_at_rest();
+}
+
 TEST(ring, finds_the_one_slot_that_is_not_pinned) {
   for (std::uint32_t rings = 1; rings <= 4; ++rings) {
     bare_cache_options options = one_ring(13);

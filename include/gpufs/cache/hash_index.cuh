@@ -131,8 +131,9 @@ class hash_index {
 
   // As find_and_pin(), and waits while the slot is loading. Called by one thread that owns no
   // unloaded slot. So waits form no cycle, and each one ends when the load does: a loader waits for
-  // no other load.
-  GPUFS_HD GPUFS_OUT_OF_LINE lookup_result lookup(const slot_key& key) {
+  // no other load. Inline for callers that miss often, because a call makes a GPU store the
+  // registers that the called function may use.
+  GPUFS_HD lookup_result lookup_inline(const slot_key& key) {
     const pinned_slot found = find_and_pin(key);
     if (!found.found) return {lookup_result::kind::absent, 0, 0, false};
     if (found.phase == slot_phase::resident)
@@ -150,6 +151,10 @@ class hash_index {
     const std::int32_t error = header.failure();
     slots_.unpin(found.slot);
     return {lookup_result::kind::failed, found.slot, error, true};
+  }
+  // The same, out of line.
+  GPUFS_HD GPUFS_OUT_OF_LINE lookup_result lookup(const slot_key& key) {
+    return lookup_inline(key);
   }
 
   enum class begun : std::uint32_t { yes, present, no_slot };
@@ -197,8 +202,7 @@ class hash_index {
   // As begin_load_with(), for a slot that the caller has claimed (by eviction, which needs
   // latches). Returns false when another group was first; the slot is then free and no longer the
   // caller's.
-  [[nodiscard]] GPUFS_HD GPUFS_OUT_OF_LINE bool begin_load(const slot_key& key,
-                                                           std::uint32_t slot) {
+  [[nodiscard]] GPUFS_HD bool begin_load(const slot_key& key, std::uint32_t slot) {
     if (begin_load_with(key, [slot] { return slot_claim{slot, true}; }).what == begun::yes)
       return true;
     slots_.header(slot).state.release();

@@ -327,8 +327,9 @@ class page_cache : detail::frame_search<Group> {
   // One attempt, and a second one if another group was first with this page. Returns `starved` when
   // no frame was found.
   GPUFS_HD step find_or_claim_at_once(const slot_key& key) {
+    GPUFS_NO_UNROLL
     for (std::uint32_t attempt = 0; attempt < 2; ++attempt) {
-      const step found = find(key);
+      const step found = found_by(frames_.index().lookup_inline(key));
       if (found.what != outcome::absent) return found;
       const step begun = begin(key, 0);
       if (begun.what == outcome::claimed) return begun;
@@ -341,7 +342,7 @@ class page_cache : detail::frame_search<Group> {
   // when no frame was found, but a write-back may free some.
   GPUFS_HD step find_or_claim(const slot_key& key, search& wait, std::uint32_t first_round) {
     for (std::uint32_t round = first_round;; ++round) {
-      const step found = find(key);
+      const step found = found_by(frames_.index().lookup(key));
       if (found.what != outcome::absent) return found;
       const step begun = begin(key, round);
       if (begun.what == outcome::claimed) return begun;
@@ -371,8 +372,7 @@ class page_cache : detail::frame_search<Group> {
     return begun.what == outcome::claimed ? begun : step{outcome::absent, {}};
   }
 
-  GPUFS_HD step find(const slot_key& key) {
-    const lookup_result r = frames_.index().lookup(key);
+  GPUFS_HD step found_by(const lookup_result& r) {
     // Failed without an error means: retry as absent. A run that ended early releases its pages so
     // (file/bulk.cuh). It also happens when a caller unpinned a page once too often, and the slot
     // changed despite the waiter's pin.

@@ -33,9 +33,9 @@ struct alignas(128) slot_ring {
   atomic_word<std::uint64_t> returned[returned_max];
 
   GPUFS_HD std::uint32_t slot_at(std::uint64_t position) const {
-    // A 64-bit division takes a GPU about a hundred instructions.
-    const auto low = static_cast<std::uint32_t>(position);
-    return first + (low == position ? low % count : static_cast<std::uint32_t>(position % count));
+    // Of the lower half, because a 64-bit division takes a GPU about a hundred instructions. So the
+    // order of the slots jumps once in 2^32 positions.
+    return first + static_cast<std::uint32_t>(position) % count;
   }
 };
 static_assert(sizeof(slot_ring) == 128, "rings of different multiprocessors share no line");
@@ -69,17 +69,16 @@ class ring_set {
 
   // One round: visits at most `visits_max` slots, ring `own` first. The claimed slot is the
   // caller's, in state evicting. Called by one thread. Waits only for index latches.
-  GPUFS_HD GPUFS_OUT_OF_LINE slot_claim try_claim(std::uint32_t own, std::uint32_t round,
-                                                  std::uint32_t visits_max = 131072) {
+  GPUFS_HD slot_claim try_claim(std::uint32_t own, std::uint32_t round,
+                                std::uint32_t visits_max = 131072) {
     std::uint32_t visits = 0;
     for (std::uint32_t k = 0; k < ring_count_ && visits < visits_max; ++k) {
       // Each other ring once. Later rounds start elsewhere, so that the bounded rounds together
       // visit every ring.
       const std::uint32_t r =
-          k == 0 ? own
-                 : static_cast<std::uint32_t>(
-                       (own + 1 + (k - 1 + std::uint64_t{round} * 7919u) % (ring_count_ - 1)) %
-                       ring_count_);
+          k == 0
+              ? own
+              : (own + 1 + (k - 1 + round % ring_count_ * 7919u) % (ring_count_ - 1)) % ring_count_;
       slot_ring& ring = rings_[r];
       // The own ring may have as many slots as a round visits, so it gets at most half of them.
       const std::uint32_t here = k == 0 && ring_count_ > 1 ? visits_max / 2 : visits_max;
@@ -251,7 +250,7 @@ class ring_set {
 
   // Called by one thread. Takes fewer than `wanted` positions only if the ring's lead is smaller:
   // one eviction costs a group about as much as one per member.
-  GPUFS_HD GPUFS_OUT_OF_LINE positions take_positions(std::uint32_t own, std::uint32_t wanted) {
+  GPUFS_HD positions take_positions(std::uint32_t own, std::uint32_t wanted) {
     slot_ring& ring = rings_[own];
     const std::uint32_t ahead = lead(ring.count);
     const std::uint64_t next = ring.next.load_relaxed();
@@ -271,6 +270,19 @@ class ring_set {
   Table table_;
 };
 
+// The part of begin_load() for a key without a free slot. `victim`: as from
+// ring_set::try_claim_free(), not claimed yet.
+template <class Table>
+GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load_by_eviction(
+    hash_index<Table> index, ring_set<Table> rings, const slot_key key, std::uint32_t round,
+    slot_claim victim) {
+  using begun = typename hash_index<Table>::begun;
+  slot_claim claim{victim.slot, rings.claim_victim(victim)};
+  if (!claim.claimed) claim = rings.try_claim(rings.ring_of(key), round);
+  if (!claim.claimed) return {begun::no_slot, 0};
+  return {index.begin_load(key, claim.slot) ? begun::yes : begun::present, claim.slot};
+}
+
 // Makes a slot for an absent key (hash_index::begin_load_with): a free slot, otherwise by eviction.
 // Returns `no_slot` when this round found none. One round can visit all open-file records.
 // Called by one thread.
@@ -278,20 +290,20 @@ class ring_set {
 // Eviction needs latches, so it comes before begin_load(). Only round 0 looks for a free slot under
 // the latch: in later rounds, waiting groups would take the latch from the groups that evict, the
 // only ones that can free a slot.
+//
+// Inline, because nearly every miss finds a free slot (hash_index::lookup_inline()).
 template <class Table>
-GPUFS_HD GPUFS_OUT_OF_LINE typename hash_index<Table>::begin_result begin_load(
-    hash_index<Table> index, ring_set<Table> rings, const slot_key& key, std::uint32_t round) {
-  using begun = typename hash_index<Table>::begun;
-  const std::uint32_t ring = rings.ring_of(key);
-  slot_claim claim{0, false};
+GPUFS_HD typename hash_index<Table>::begin_result begin_load(hash_index<Table> index,
+                                                             ring_set<Table> rings,
+                                                             const slot_key& key,
+                                                             std::uint32_t round) {
+  slot_claim victim{0, false};
   if (round == 0) {
-    const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(ring, claim); });
-    if (r.what != begun::no_slot) return r;
-    claim.claimed = rings.claim_victim(claim);
+    const std::uint32_t ring = rings.ring_of(key);
+    const auto r = index.begin_load_with(key, [&] { return rings.try_claim_free(ring, victim); });
+    if (r.what != hash_index<Table>::begun::no_slot) return r;
   }
-  if (!claim.claimed) claim = rings.try_claim(ring, round);
-  if (!claim.claimed) return {begun::no_slot, 0};
-  return {index.begin_load(key, claim.slot) ? begun::yes : begun::present, claim.slot};
+  return begin_load_by_eviction(index, rings, key, round, victim);
 }
 
 }  // namespace gpufs

@@ -106,7 +106,7 @@ class opener {
            ((flags & O_GWRONCE) != 0 ? access_once : 0u);
   }
 
-  GPUFS_HD GPUFS_OUT_OF_LINE step begin(const char* path, std::int32_t flags, std::uint32_t mode) {
+  GPUFS_HD step begin(const char* path, std::int32_t flags, std::uint32_t mode) {
     const bool may_change =
         (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC | O_APPEND)) != 0;
     if (may_change && !fs_.writes()) return done(-EROFS);
@@ -142,7 +142,7 @@ class opener {
       // Each time other groups may open the file first, and fail because they did not pass O_CREAT.
       // The deadline bounds that.
       if (round != 0 && client.timed_out(0, waiting)) return done(-EIO);
-      const lookup_result r = index.lookup(key);
+      const lookup_result r = index.lookup_inline(key);
       // The group that failed to open the file may not have passed O_CREAT: then retry.
       if (r.what == lookup_result::kind::failed && (r.error != -ENOENT || (flags & O_CREAT) == 0))
         return done(r.error);
