@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
-"""Measures how long gpufs takes to compile: a user's kernel, and the Python package.
+"""Measures how long gpufs takes to compile: a user's kernel, the Python package, and a test.
 
     benchmarks/compile_times.py                          the kernel of compile/fourteen_calls.cu
     benchmarks/compile_times.py --flags=-Ofc=min         with other flags of nvcc, and without
     benchmarks/compile_times.py --package                the package too, as `pip wheel .` builds it
+    benchmarks/compile_times.py --test                   only tests/api/open_test.cpp, with options
+                                                         of the tests; needs `make build`
 
 Prints CPU time, because a busy machine changes it little; for the package also the time that
 passed. Needs no GPU. Exit status: 0; 1 when something did not compile, with the compiler's errors;
-2 without nvcc.
+2 without nvcc, or without the build.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import platform
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -26,6 +30,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNEL = ROOT / "benchmarks" / "compile" / "fourteen_calls.cu"
+TEST = ROOT / "tests" / "api" / "open_test.cpp"
+COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
+TEST_OPTIONS = (
+    "-O3",
+    "-O1",
+    "-O0",
+    "-fsanitize=thread -O1",
+    "-fsanitize=thread -O0",
+    "-fsanitize=address -O1",
+    "-fsanitize=address -O0",
+    "-fsanitize=address,undefined -O1",
+)
 sys.path.insert(0, str(ROOT / "build_backend"))
 
 import find_nvcc  # noqa: E402 - of the build, which uses only the standard library
@@ -86,6 +102,37 @@ def package_times(architecture: str, flags: list[str]) -> str:
     return f"{' '.join(flags) or '-':<36} {cpu_seconds() - start:7.0f} s {passed:7.0f} s"
 
 
+def test_command() -> list[str] | None:
+    """Returns how the test is compiled, without output, optimization and precompiled header."""
+    if not COMMANDS.exists():
+        return None
+    for entry in json.loads(COMMANDS.read_text()):
+        if Path(entry["file"]) == TEST:
+            words = iter(shlex.split(entry["command"]))
+            kept = []
+            for word in words:
+                if word in ("-o", "-include"):
+                    next(words)
+                elif not word.startswith(("-O", "-Winvalid-pch")):
+                    kept.append(word)
+            return kept
+    return None
+
+
+def test_times(command: list[str], options: str) -> str:
+    """Compiles the test. Returns a row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = cpu_seconds()
+        subprocess.run(
+            [*command, *options.split(), "-o", Path(folder, "test.o")],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=COMMANDS.parent,
+        )
+    return f"{options:<36} {cpu_seconds() - start:7.1f} s"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures how long gpufs takes to compile.")
     parser.add_argument("--architecture", default="90", help="compute capability (default: 90)")
@@ -96,7 +143,31 @@ def main() -> int:
         help="more flags of nvcc, in one argument; repeat it for other sets",
     )
     parser.add_argument("--package", action="store_true", help="build the Python package too")
+    parser.add_argument("--test", action="store_true", help="compile only a test")
     arguments = parser.parse_args()
+    try:
+        return test(parser) if arguments.test else device_code(parser, arguments)
+    except subprocess.CalledProcessError as error:
+        words = " ".join(str(word) for word in error.cmd)
+        print(f"{error.stderr or ''}compile_times: failed: {words}", file=sys.stderr)
+        return 1
+
+
+def test(parser: argparse.ArgumentParser) -> int:
+    command = test_command()
+    if command is None:
+        parser.exit(2, f"compile_times: {COMMANDS} does not have {TEST}: run `make build`\n")
+    version = subprocess.run(
+        [command[0], "--version"], check=True, capture_output=True, text=True
+    ).stdout
+    print(f"{version.splitlines()[0]}, {platform.machine()}")
+    print(f"\n{TEST.relative_to(ROOT)!s:<36} {'CPU':>9}")
+    for options in TEST_OPTIONS:
+        print(test_times(command, options), flush=True)
+    return 0
+
+
+def device_code(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     found = find_nvcc.find_nvcc()
     if found is None:
         parser.exit(2, "compile_times: no nvcc found\n")
@@ -106,17 +177,12 @@ def main() -> int:
     print(
         f"\n{'a kernel with 14 calls, flags':<36} {'CPU':>9} {'of ptxas':>9} registers      stack"
     )
-    try:
+    for flags in sets:
+        print(kernel_times(Path(found), arguments.architecture, flags), flush=True)
+    if arguments.package:
+        print(f"\n{'the Python package, flags':<36} {'CPU':>9} {'passed':>9}")
         for flags in sets:
-            print(kernel_times(Path(found), arguments.architecture, flags), flush=True)
-        if arguments.package:
-            print(f"\n{'the Python package, flags':<36} {'CPU':>9} {'passed':>9}")
-            for flags in sets:
-                print(package_times(arguments.architecture, flags), flush=True)
-    except subprocess.CalledProcessError as error:
-        words = " ".join(str(word) for word in error.cmd)
-        print(f"{error.stderr or ''}compile_times: failed: {words}", file=sys.stderr)
-        return 1
+            print(package_times(arguments.architecture, flags), flush=True)
     return 0
 
 

@@ -31,17 +31,30 @@ function(gpufs_find_nvcc result)
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
-# Sets GPUFS_PTXAS_OPTIONS for gpufs's own targets: the fast compilation of ptxas, if it has it. It
-# takes half of the time, and the code is not slower (docs/decisions/build.md).
 macro(gpufs_check_cuda_compiler)
   if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_LESS GPUFS_NVCC_MINIMUM)
     message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} is version ${CMAKE_CUDA_COMPILER_VERSION}; gpufs needs ${GPUFS_NVCC_MINIMUM} "
       "(its device code uses the atomic operations that came with it)")
   endif()
+endmacro()
+
+# Sets `result` to the options of ptxas for gpufs's own kernels: its fast compilation, which takes
+# half of the time. Only misses in pages of 512 B are slower (docs/decisions/build.md). Empty if the
+# flags of the project choose how to optimize, because ptxas accepts only one such choice.
+function(gpufs_ptxas_options result)
+  set(${result} "" PARENT_SCOPE)
   include(CheckCompilerFlag)
   check_compiler_flag(CUDA -Xptxas=-Ofc=min GPUFS_PTXAS_HAS_OFC)
-  set(GPUFS_PTXAS_OPTIONS "$<$<BOOL:${GPUFS_PTXAS_HAS_OFC}>:-Xptxas=-Ofc=min>")
-endmacro()
+  get_directory_property(flags COMPILE_OPTIONS)
+  string(APPEND flags " ${CMAKE_CUDA_FLAGS}")
+  foreach(config IN ITEMS DEBUG RELEASE RELWITHDEBINFO MINSIZEREL)
+    string(APPEND flags " ${CMAKE_CUDA_FLAGS_${config}}")
+  endforeach()
+  if(GPUFS_PTXAS_HAS_OFC AND GPUFS_FAST_PTXAS AND NOT flags MATCHES
+      "-Xptxas|--ptxas-options|-Ofc|--Ofast-compile|--device-debug|(^|[ ;])-G($|[ ;])")
+    set(${result} -Xptxas=-Ofc=min PARENT_SCOPE)
+  endif()
+endfunction()
 
 if(GPUFS_CUDA)  # ON and AUTO
   if(NOT CMAKE_CUDA_COMPILER)

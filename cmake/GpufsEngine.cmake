@@ -1,6 +1,8 @@
 # Static libraries above the library: gpufs_<name>. Those of the applications (apps/) and of the
-# benchmarks (benchmarks/) are built alike. Sources under KERNELS instantiate kernels. They are
-# compiled as CUDA if there is nvcc, otherwise as C++ for the CPU device only.
+# benchmarks (benchmarks/) are built alike. Sources under KERNELS and OPTIMIZED_KERNELS instantiate
+# kernels. They are compiled as CUDA if there is nvcc, otherwise as C++ for the CPU device only.
+# ptxas compiles those under KERNELS fast (GPUFS_PTXAS_OPTIONS). That is for kernels that spend their
+# time in gpufs, not for those that compute, nor for programs without gpufs.
 
 function(gpufs_engine_library target library)
   target_sources(${target} PRIVATE ${ARGN})
@@ -15,15 +17,17 @@ endfunction()
 # TESTED: also makes gpufs_<name>_checked for tests, over the checked library (src/CMakeLists.txt
 # gives the reason).
 function(gpufs_engine name)
-  cmake_parse_arguments(PARSE_ARGV 1 engine "TESTED" "" "SOURCES;KERNELS")
+  cmake_parse_arguments(PARSE_ARGV 1 engine "TESTED" "" "SOURCES;KERNELS;OPTIMIZED_KERNELS")
   if(GPUFS_WITH_CUDA)
-    set_source_files_properties(${engine_KERNELS} PROPERTIES LANGUAGE CUDA)
+    set_source_files_properties(${engine_KERNELS} ${engine_OPTIMIZED_KERNELS} PROPERTIES LANGUAGE CUDA)
+    set_source_files_properties(${engine_KERNELS} PROPERTIES COMPILE_OPTIONS "${GPUFS_PTXAS_OPTIONS}")
   endif()
+  set(sources ${engine_SOURCES} ${engine_KERNELS} ${engine_OPTIMIZED_KERNELS})
   add_library(gpufs_${name} STATIC)
-  gpufs_engine_library(gpufs_${name} gpufs ${engine_SOURCES} ${engine_KERNELS})
+  gpufs_engine_library(gpufs_${name} gpufs ${sources})
   if(engine_TESTED AND GPUFS_BUILD_TESTS)
     add_library(gpufs_${name}_checked STATIC EXCLUDE_FROM_ALL)
-    gpufs_engine_library(gpufs_${name}_checked gpufs_checked ${engine_SOURCES} ${engine_KERNELS})
+    gpufs_engine_library(gpufs_${name}_checked gpufs_checked ${sources})
     set_target_properties(gpufs_${name}_checked PROPERTIES
       CUDA_ARCHITECTURES "${GPUFS_TEST_CUDA_ARCHITECTURES}")
   endif()

@@ -29,6 +29,7 @@ endif()
 # another, so the default is the compiler's.
 set(GPUFS_MARCH "$ENV{GPUFS_MARCH}" CACHE STRING "-march= of host code, the CPU device included: 'native', or a name; empty: the compiler's default")
 
+option(GPUFS_FAST_PTXAS "Compile kernels with ptxas's fast compilation, where it has it and no flags choose another level" ON)
 option(GPUFS_BUILD_APPS "Build the engines of the command line" ${gpufs_is_top_level})
 option(GPUFS_BUILD_PYTHON "Build the Python extension module" OFF)
 option(GPUFS_BUILD_TESTS "Build the C++ tests" OFF)

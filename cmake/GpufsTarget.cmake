@@ -14,7 +14,6 @@ function(gpufs_own_target target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
     $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra -Xcudafe=--display_error_number>
-    $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:${GPUFS_PTXAS_OPTIONS}>
     # A kernel that calls a host function gets only a warning, and then garbage. Make it an error.
     $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Werror=cross-execution-space-call>)
   # g++ 12 warns about overlapping copies inside std::string concatenation (GCC bug 105651).
