@@ -187,7 +187,8 @@ class scribbler {
     const auto slot = static_cast<std::uint32_t>(random() % fs_.channel.layout.slot_count);
     const auto sequence = static_cast<std::uint32_t>(random());
     fs_.channel.request(slot).store(
-        {static_cast<request_code>(random() % 16), static_cast<std::uint32_t>(random() % 64),
+        {static_cast<request_code>(random() % (request_code_max + 2)),
+         static_cast<std::uint32_t>(random() % 64),
          static_cast<std::uint32_t>(random() >> random() % 64), random() >> random() % 64},
         sequence);
     fs_.channel.bell(slot).store_release(sequence);

@@ -68,8 +68,8 @@ INSTANTIATE_TEST_SUITE_P(conformance, stuck_driver_test,
                          ::testing::ValuesIn(settings({source::posix}, {4096, 65536})),
                          name_of_setting);
 
-// All runs together may hold a quarter of the frames: those of four runs. If the frames of a run
-// that was given up did not come back, there would be no fifth run, and the driver would not be
+// All runs together may hold a quarter of the frames: those of two runs. If the frames of a run
+// that was given up did not come back, there would be no third run, and the driver would not be
 // asked.
 TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
   driver_gate driver;
@@ -106,8 +106,9 @@ TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
 
 // Many groups, of which most find the driver busy: none waits for it longer than the first one did.
 TEST_P(stuck_driver_test, all_groups_go_on) {
-  constexpr std::uint32_t groups = 8;
-  const std::string content = create("a", (cache_pages - 32) * page_bytes());
+  constexpr std::uint32_t groups = 8, pages = 2 * groups * run_pages;  // frames for four runs
+  options.cache_bytes = pages * page_bytes();
+  const std::string content = create("a", (pages - 32) * page_bytes());
   driver_gate driver;
   const std::int32_t fd = open("a");
   driver.close();

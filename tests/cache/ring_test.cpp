@@ -77,6 +77,24 @@ TEST(ring, finds_each_slot_again_after_four_billion_positions) {
   cache.expect_at_rest();
 }
 
+// One round there may visit some slots twice and miss others.
+TEST(ring, finds_the_one_slot_that_is_not_pinned_there_in_two_rounds) {
+  for (std::uint32_t free_one = 0; free_one < 7; ++free_one) {
+    const bare_cache cache(one_ring(7));
+    for (std::uint64_t n = 0; n < 7; ++n) {
+      load(cache, n);
+      ASSERT_TRUE(cache.index().find_and_pin({1, n}).found);
+    }
+    cache.frames().unpin(free_one);
+    cache.ref().at<slot_ring>(cache.ref().layout.rings)->next.store_relaxed(
+        (std::uint64_t{1} << 32) - 3);
+    slot_claim claim = cache.rings().try_claim(0, 0);
+    if (!claim.claimed) claim = cache.rings().try_claim(0, 1);
+    ASSERT_TRUE(claim.claimed) << free_one;
+    EXPECT_EQ(claim.slot, free_one);
+  }
+}
+
 TEST(ring, finds_the_one_slot_that_is_not_pinned) {
   for (std::uint32_t rings = 1; rings <= 4; ++rings) {
     bare_cache_options options = one_ring(13);

@@ -325,7 +325,7 @@ class page_cache : detail::frame_search<Group> {
   }
 
   // One attempt, and a second one if another group was first with this page. Returns `starved` when
-  // no frame was found.
+  // no frame was found, or another group was first twice.
   GPUFS_HD step find_or_claim_at_once(const slot_key& key) {
     GPUFS_NO_UNROLL
     for (std::uint32_t attempt = 0; attempt < 2; ++attempt) {

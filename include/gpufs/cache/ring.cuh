@@ -17,7 +17,7 @@
 namespace gpufs {
 
 struct alignas(128) slot_ring {
-  // Free-running; the position is taken modulo count.
+  // Free-running; slot_at() leads to the slot of a position.
   atomic_word<std::uint64_t> next;
   // Free-running; a hint of how far reclaiming has come.
   atomic_word<std::uint64_t> reclaim;
