@@ -127,7 +127,7 @@ byte writing[2];          /* users that are writing the byte */
 byte users;               /* a bit for each user that has joined and not left */
 byte untold;              /* failures that no call has returned */
 bool outside[2];          /* written by other programs since it was written here */
-bool lost[2];             /* given up, by a close that returned its error */
+bool lost[2];             /* discarded, by a close that returned its error */
 byte cleaning_now = NOBODY;
 byte faults = FAULTS;
 byte evictions = EVICTIONS;
@@ -540,8 +540,8 @@ inline owes_nothing()
     due[1] = 0
 }
 
-/* The ghost of a page that is given up: `taken` is what is dirty of it. */
-inline give_up(i, taken)
+/* The ghost of a page that is discarded: `taken` is what is dirty of it. */
+inline discard_byte(i, taken)
 {
     if
     :: ((taken) & BIT(i)) && file[i] != last[i] ->
@@ -559,13 +559,13 @@ inline discard()
     if
     :: what != 0 ->
         d_step {
-            give_up(0, mask | (what & WHOLE -> ALL : 0));
-            give_up(1, mask | (what & WHOLE -> ALL : 0));
+            discard_byte(0, mask | (what & WHOLE -> ALL : 0));
+            discard_byte(1, mask | (what & WHOLE -> ALL : 0));
             mask = 0;
-#ifdef MUTANT_GIVEN_UP_IN_SILENCE
+#ifdef MUTANT_DISCARDED_IN_SILENCE
             heard = 0;
 #endif
-            gave_up = true
+            discarded = true
         }
         end_ok();
         /* So that no lookup finds the page with bytes that the file does not have. */
@@ -722,7 +722,7 @@ proctype user(byte me; byte writes)
 {
     byte bits, what, seen, heard;
     byte stored[2], copy[2], due[2];
-    bool has_pin, failed, gave_up;
+    bool has_pin, failed, discarded;
     mtype why;   /* the reason for a flush */
 #ifdef TRUNCATE
     byte before;        /* write_any(): wait_for_cut() */
@@ -1035,9 +1035,9 @@ opening:
 
 left:
     atomic {
-        assert(!gave_up || heard > 0);   /* property: no byte is given up without an error */
+        assert(!discarded || heard > 0);   /* property: no byte is discarded without an error */
         tell();
-        gave_up = false;
+        discarded = false;
 #ifndef MUTANT_HOST_CLOSED_FIRST
         close_host()
 #endif

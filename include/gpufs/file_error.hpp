@@ -21,9 +21,9 @@ struct file_error {
   // The failure occurred while the mount ended, so there is no retry: bytes are lost, or may be.
   // Otherwise a failed write-back leaves its bytes dirty, and a later one may succeed.
   bool at_unmount = false;
-  // The last gclose gave up bytes that it could not write. They are lost, unless a write that got
+  // The last gclose discarded bytes that it could not write. They are lost, unless a write that got
   // no answer in time has completed since. Then `what` is write_back.
-  bool given_up = false;
+  bool discarded = false;
   std::uint64_t count = 1;  // how often the same failure occurred
 
   // "write-back", "sync" or "close".

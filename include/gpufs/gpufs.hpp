@@ -108,10 +108,11 @@ struct statistics {
 struct file_statistics {
   std::string path;
   std::uint64_t size = 0;
-  // Counted since the file was opened. page_loads - direct_loads: staged, or came with the open.
+  // Counted since the file was opened. The page_loads that are not direct_loads were staged, read
+  // by a copier, or came with the open.
   std::uint64_t hits = 0;
   std::uint64_t page_loads = 0;
-  std::uint64_t direct_loads = 0;  // of page_loads: by the direct or the bulk path
+  std::uint64_t direct_loads = 0;  // out of registered pages, by the GPU or the copy engine
   std::uint64_t loaded_bytes = 0;
   std::uint32_t holders = 0;  // opens not closed yet
   std::uint64_t extents = 0;  // registered for direct loads

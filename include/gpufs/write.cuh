@@ -116,10 +116,10 @@ template <group Group>
 // Maps a part of a file for reading and writing, as gmmap. `fd` must be open for both, and must
 // stay open until the mapping ends.
 //
-// Any thread of the GPU may store through the pointer. Stored bytes reach the file after gmsync or
-// gmunmap of the mapping, but only bytes whose value has changed. Use gwrite for bytes that must be
-// written even if the file has the same value. A mapping holds two frames. It does not extend the
-// file; gftruncate does.
+// Any thread of the GPU may store through the pointer. gmsync writes the stored bytes to the file;
+// gmunmap makes them dirty, as gwrite does. Only bytes whose value has changed are written. Use
+// gwrite for bytes that must be written even if the file has the same value. A mapping holds two
+// frames. It does not extend the file; gftruncate does.
 //
 // Errors: as gmmap; -EACCES if the descriptor does not both read and write. Waits: as gmmap.
 template <group Group>

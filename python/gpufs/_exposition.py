@@ -171,7 +171,7 @@ _FILE_METRICS: Final = (
     _FileMetric(
         "gpufs_file_direct_loads_total",
         "counter",
-        "Pages of the file brought in by the direct or the bulk path.",
+        "Pages of the file brought in out of registered pages.",
         lambda file: file.direct_loads,
     ),
     _FileMetric(

@@ -19,7 +19,7 @@ class Loss(NamedTuple):
     errno: int
     operation: str
     at_unmount: bool
-    given_up: bool
+    discarded: bool
 
 
 class Losses:
@@ -65,7 +65,7 @@ class Losses:
         """Returns how often each loss has occurred, in the order of their first occurrence."""
         errors, _ = self._core.file_errors()
         counts: Counter[Loss] = Counter()
-        for path, number, operation, at_unmount, count, given_up in errors:
-            if at_unmount or given_up or operation == "close":
-                counts[Loss(path, number, operation, at_unmount, given_up)] += count
+        for path, number, operation, at_unmount, count, discarded in errors:
+            if at_unmount or discarded or operation == "close":
+                counts[Loss(path, number, operation, at_unmount, discarded)] += count
         return counts

@@ -97,9 +97,9 @@ class MountStatus:
                     cast(Literal["write-back", "sync", "close"], what),
                     at_unmount,
                     count,
-                    given_up,
+                    discarded,
                 )
-                for path, number, what, at_unmount, count, given_up in errors
+                for path, number, what, at_unmount, count, discarded in errors
             ],
             dropped,
         )

@@ -55,7 +55,7 @@ class FileStatistics:
     size: int  # bytes, at the open
     hits: int  # pages found in the cache since the open
     page_loads: int  # pages loaded, by any path
-    direct_loads: int  # pages loaded by the direct or the bulk path
+    direct_loads: int  # pages loaded out of registered pages, by the GPU or the copy engine
     loaded_bytes: int
     holders: int  # opens that are not closed yet
     extents: int  # ranges registered for direct loads
@@ -72,7 +72,7 @@ class FileError:
     at_unmount: bool
     count: int  # how often the same failure happened
     # The last close could not write these bytes; they may be lost.
-    given_up: bool = False
+    discarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

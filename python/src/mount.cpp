@@ -136,7 +136,7 @@ nb::tuple file_errors_of(py_mount& self) {
   nb::list list;
   for (const file_error& e : all.errors) {
     list.append(nb::make_tuple(nb::bytes(e.path.data(), e.path.size()), e.error_number,
-                               e.operation_name(), e.at_unmount, e.count, e.given_up));
+                               e.operation_name(), e.at_unmount, e.count, e.discarded));
   }
   return nb::make_tuple(list, all.dropped);
 }

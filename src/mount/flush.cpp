@@ -60,7 +60,7 @@ std::vector<unreported_loss> unreported_losses(device& gpu, const mount_ref& fs,
   if (snapshot<name_state>(gpu, fs, fs.layout.names, 1)[0].unclosed_losses.value == 0) return all;
   for (const open_file& record :
        snapshot<open_file>(gpu, fs, fs.layout.files, fs.layout.file_count)) {
-    const int status = -std::abs(std::clamp(record.unclosed_given_up.value, -4095, 4095));
+    const int status = -std::abs(std::clamp(record.unclosed_discarded.value, -4095, 4095));
     if (record.unclosed.value == 0 || status == 0) continue;
     std::shared_ptr<host_file> file = files.find(record.unclosed.value);
     if (file != nullptr && file->writes()) all.push_back({std::move(file), status});
@@ -209,15 +209,15 @@ class flusher {
 
   // The earlier failures that the device has recorded. Each is 0 or -errno.
   struct earlier {
-    int failed = 0;    // for gfsync and gclose to return
-    int given_up = 0;  // of a last gclose that the host has not seen
+    int failed = 0;     // for gfsync and gclose to return
+    int discarded = 0;  // of a last gclose that the host has not seen
     std::uint32_t closings = 0;
   };
   earlier earlier_failures(const host_file& file) {
     try {
       const inode_state node = node_of(gpu_, fs_, file);
       if (node.version.value != file.version().number) return {};
-      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.given_up.value, -4095, 0),
+      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.discarded.value, -4095, 0),
               node.closings.value};
     } catch (const error&) {
       return {-EIO, 0, 0};  // the device no longer answers
@@ -229,7 +229,7 @@ class flusher {
   void end_files(written_version& version) {
     host_file& one = *version.files.back();
     const earlier before = earlier_failures(one);
-    if (before.given_up != 0) report(one, before.given_up, file_operation::write_back);
+    if (before.discarded != 0) report(one, before.discarded, file_operation::write_back);
     const int synced = by_backend(one, [&](backend_file& reached) {
       const auto sync = [&] { return std::min(reached.sync(), 0); };
       // Returns the error of an earlier sync too, because GPU code may not have received it. If a
@@ -327,7 +327,7 @@ void report_unwritten(device& gpu, const mount_ref& fs, file_table& files, int s
     try {
       const inode_state node = node_of(gpu, fs, file);
       is_dirty = node.version.value != number || node.dirty.value != 0 ||
-                 node.given_up.value != 0 ||
+                 node.discarded.value != 0 ||
                  std::ranges::any_of(losses, [&](const unreported_loss& loss) {
                    return loss.file->version().number == number;
                  });

@@ -21,7 +21,7 @@ void file_error_log::add(const std::string& path, file_error fresh) noexcept {
   const auto known =
       std::find_if(list_.errors.begin(), list_.errors.end(), [&](const file_error& e) {
         return e.error_number == fresh.error_number && e.what == fresh.what &&
-               e.at_unmount == fresh.at_unmount && e.given_up == fresh.given_up && e.path == path;
+               e.at_unmount == fresh.at_unmount && e.discarded == fresh.discarded && e.path == path;
       });
   if (known != list_.errors.end()) {
     ++known->count;

@@ -21,15 +21,15 @@ class file_error_log {
            bool at_unmount = false) noexcept {
     add(path, {{}, -status, what, at_unmount, false, 1});
   }
-  // As add(), for bytes that a last gclose gave up.
-  void add_given_up(const std::string& path, int status) noexcept {
+  // As add(), for bytes that a last gclose discarded.
+  void add_discarded(const std::string& path, int status) noexcept {
     add(path, {{}, -status, file_operation::write_back, false, true, 1});
   }
   file_error_list list() const;
 
   // Whether a failure of this kind loses bytes of a file, or may.
   static bool is_lost(const file_error& e) {
-    return e.at_unmount || e.given_up || e.what == file_operation::close;
+    return e.at_unmount || e.discarded || e.what == file_operation::close;
   }
   // Whether a failure that loses bytes is missing from the list, for lack of room or memory.
   bool has_dropped_loss() const;

@@ -105,7 +105,7 @@ TEST_P(file_errors_test, failed_write_backs_and_syncs_are_kept) {
   EXPECT_EQ(list.errors[1].error_number, EIO);
 }
 
-TEST_P(file_errors_test, unmount_reports_what_the_last_gclose_gave_up) {
+TEST_P(file_errors_test, unmount_reports_what_the_last_gclose_discarded) {
   for (const unsigned workers : {2u, 4u}) {
     options.workers = workers;
     const std::string content = create("a", page_bytes());
@@ -119,14 +119,14 @@ TEST_P(file_errors_test, unmount_reports_what_the_last_gclose_gave_up) {
       EXPECT_EQ(calls.sync(fd), -ENOSPC);
       EXPECT_EQ(calls.close(fd), -ENOSPC);
       for (const file_error& e : fs.file_errors().errors)
-        EXPECT_FALSE(e.given_up) << "another may write it";
+        EXPECT_FALSE(e.discarded) << "another may write it";
       EXPECT_EQ(calls.close(other), -ENOSPC);
     }
     io->clear();
     const file_error_list list = fs.file_errors();
     ASSERT_EQ(list.errors.size(), 2u);
-    EXPECT_FALSE(list.errors[0].given_up);
-    EXPECT_TRUE(list.errors[1].given_up);
+    EXPECT_FALSE(list.errors[0].discarded);
+    EXPECT_TRUE(list.errors[1].discarded);
     EXPECT_FALSE(list.errors[1].at_unmount);
     EXPECT_EQ(list.errors[1].what, file_operation::write_back);
     EXPECT_EQ(list.errors[1].path, files->path("a"));
@@ -159,7 +159,7 @@ TEST_P(file_errors_test, a_loss_is_of_those_who_had_the_file_open) {
   EXPECT_EQ(calls().close(reader), 0);
   const file_error_list list = errors();
   ASSERT_EQ(list.errors.size(), 2u);
-  EXPECT_TRUE(list.errors[1].given_up);
+  EXPECT_TRUE(list.errors[1].discarded);
   EXPECT_EQ(list.errors[1].count, 1u);
 }
 

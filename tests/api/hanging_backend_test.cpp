@@ -153,7 +153,7 @@ TEST_P(hanging_backend_test, so_may_the_calls_that_no_request_makes) {
 }
 
 // The write hangs that the last gclose waits for; the backend recovers before the mount ends.
-TEST_P(hanging_backend_test, what_the_last_gclose_gave_up_is_reported_at_the_end) {
+TEST_P(hanging_backend_test, what_the_last_gclose_discarded_is_reported_at_the_end) {
   auto io = std::make_shared<hanging_backend>(memory_, "write", 1);
   const std::shared_ptr<hanging_backend::gate> gate = io->calls();
   mount_options o = options(std::move(io));

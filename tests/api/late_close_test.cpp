@@ -159,7 +159,7 @@ class late_close_with_a_loss : public late_close {
     EXPECT_EQ(list.errors[0].path, "file");
     EXPECT_EQ(list.errors[0].error_number, EIO);
     EXPECT_EQ(list.errors[0].what, file_operation::write_back);
-    EXPECT_EQ(list.errors[0].given_up, !at_unmount);
+    EXPECT_EQ(list.errors[0].discarded, !at_unmount);
     EXPECT_EQ(list.errors[0].at_unmount, at_unmount);
     EXPECT_EQ(list.errors[0].count, 1u);
     EXPECT_EQ(list.dropped, 0u);

@@ -59,7 +59,7 @@ def test_a_file_says_at_its_close_what_is_lost(tmp_path: Path) -> None:
             assert (kept.path, kept.errno, kept.operation) == (str(path), errno.EFBIG, "write-back")
             assert not kept.at_unmount
             assert kept.count >= 1
-        assert (failed.given_up, lost.given_up) == (False, True)
+        assert (failed.discarded, lost.discarded) == (False, True)
 
 
 def test_the_end_of_a_with_block_says_what_is_lost(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ TEST(file_error_log_test, keeps_failures_in_order_and_counts_equal_ones) {
   log.add("/a", -ENOSPC, file_operation::write_back);
   log.add("/a", -EIO, file_operation::sync);
   log.add("/a", -EIO, file_operation::write_back, true);
-  log.add_given_up("/a", -EIO);
+  log.add_discarded("/a", -EIO);
   for (int i = 0; i < 10; ++i) log.add("/a", -EIO, file_operation::write_back);
   const file_error_list list = log.list();
   ASSERT_EQ(list.errors.size(), 6u);
@@ -29,7 +29,7 @@ TEST(file_error_log_test, keeps_failures_in_order_and_counts_equal_ones) {
   EXPECT_STREQ(list.errors[3].operation_name(), "sync");
   EXPECT_TRUE(list.errors[4].at_unmount);
   EXPECT_EQ(list.errors[4].count, 1u);
-  EXPECT_TRUE(list.errors[5].given_up);
+  EXPECT_TRUE(list.errors[5].discarded);
   EXPECT_STREQ(list.errors[5].operation_name(), "write-back");
   for (std::size_t i = 0; i < list.errors.size(); ++i)
     EXPECT_EQ(file_error_log::is_lost(list.errors[i]), i >= 4);

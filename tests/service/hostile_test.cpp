@@ -329,7 +329,7 @@ TEST(hostile_requests, the_service_follows_nothing_that_the_channels_header_says
 
 // A slot has one request at a time; but a kernel may ring its bell again before the answer.
 // A kernel may say of files that it could write what it likes, but of no others.
-TEST(hostile_requests, what_a_close_says_was_given_up_is_an_errno_of_a_file_that_writes) {
+TEST(hostile_requests, what_a_close_says_was_discarded_is_an_errno_of_a_file_that_writes) {
   const auto files = std::make_shared<memory_backend>();
   files->write("/read", "content");
   files->write("/written", "content");

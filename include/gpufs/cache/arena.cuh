@@ -74,10 +74,10 @@ struct alignas(128) inode_state {
   // O_GWRONCE; 0: none. Then the cache holds only pages of O_GWRONCE of this version.
   atomic_word<std::uint32_t> may_fetch;
 
-  // The -errno of bytes that a last gclose gave up; 0: none. Kept until the host gets it: with the
-  // close of a file that writes the version, or at the end of the mount. If the close must wait for
-  // a channel slot, or is not answered in time, open_file::unclosed_given_up keeps it.
-  atomic_word<std::int32_t> given_up;
+  // The -errno of bytes that a last gclose discarded; 0: none. Kept until the host gets it: with
+  // the close of a file that writes the version, or at the end of the mount. If the close must wait
+  // for a channel slot, or is not answered in time, open_file::unclosed_discarded keeps it.
+  atomic_word<std::int32_t> discarded;
 
   // In `version` while the inode state is being initialized.
   static constexpr std::uint64_t being_made = ~std::uint64_t{0};
@@ -96,7 +96,7 @@ struct alignas(128) name_state {
   static constexpr std::uint64_t one_mapping = (std::uint64_t{1} << 32) + 1;
   // Number of handles in open_file::unclosed of which no close is posted.
   atomic_word<std::uint32_t> unclosed;
-  // How many errors were stored in open_file::unclosed_given_up so far.
+  // How many errors were stored in open_file::unclosed_discarded so far.
   atomic_word<std::uint32_t> unclosed_losses;
 };
 
@@ -122,9 +122,10 @@ struct alignas(128) open_file {
   // In `unclosed` while a thread stores what belongs to the handle. No handle has this value: the
   // low bits of a handle, its place, are never all 0.
   static constexpr std::uint64_t being_kept = std::uint64_t{1} << 63;
-  // What its close reports to the host (inode_state::given_up): -errno, or 0. An errno above 0: the
-  // close is posted, but was not answered in time. The handle stays here, for the end of the mount.
-  atomic_word<std::int32_t> unclosed_given_up;
+  // What its close reports to the host (inode_state::discarded): -errno, or 0. An errno above 0:
+  // the close is posted, but was not answered in time. The handle stays here, for the end of the
+  // mount.
+  atomic_word<std::int32_t> unclosed_discarded;
 
   struct held {
     std::uint32_t generation;

@@ -114,7 +114,7 @@ enum class request_code : std::uint32_t {
   report_close = 13,
   // As close, for a file with an inode state. Workers serve it, so it does not wait for opens that
   // hang. Until it is done, an open gets the version that was written here, and does not check
-  // whether the file changed. offset: errno of bytes that were given up, or 0. Also the close of an
+  // whether the file changed. offset: errno of discarded bytes, or 0. Also the close of an
   // open that was withdrawn.
   close_written = 14
 };

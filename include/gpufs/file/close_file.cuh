@@ -8,7 +8,7 @@ namespace gpufs::detail {
 // Whether the bytes that the last flush left dirty are lost, with this error. Not if the service is
 // dead. Collective.
 template <class Group>
-GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std::uint32_t node,
+GPUFS_HD GPUFS_OUT_OF_LINE bool discards(const mount_ref& fs, const Group g, std::uint32_t node,
                                          std::int32_t error) {
   std::uint32_t yes = 0;
   if (g.is_leader() && !fs.client().is_dead()) {
@@ -16,7 +16,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std
     std::int32_t none = 0;
     // Release: pairs with the acquire in close_on_host().
     if (fs.node(node).dirty.load_acquire() != 0)
-      (void)fs.node(node).given_up.compare_exchange_acq_rel(none, error);
+      (void)fs.node(node).discarded.compare_exchange_acq_rel(none, error);
   }
   return g.broadcast(yes) != 0;
 }
@@ -28,9 +28,9 @@ GPUFS_HD GPUFS_OUT_OF_LINE bool gives_up(const mount_ref& fs, const Group g, std
 // write to it meanwhile. The flush may leave pages dirty, because the host failed or another group
 // wrote more. The remaining writers of the file are responsible for these pages.
 //
-// If there are none, the bytes are lost: the last writer sets `closing`, flushes again, and gives
-// up the rest. The close of the file reports that to the host. But if the service is dead, the
-// bytes stay dirty and the file stays open in the host, and the end of the mount writes them.
+// If there are none, the bytes are lost: the last writer sets `closing`, flushes again, and
+// discards the rest. The close of the file reports that to the host. But if the service is dead,
+// the bytes stay dirty and the file stays open in the host, and the end of the mount writes them.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const Group g,
                                                       const file_view file, bool last_of_record) {
@@ -56,7 +56,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
   GPUFS_SCHEDULE_POINT("file.leave");
   const std::int32_t flushed = flush_file(fs, g, file.version, file.node, true);
   tell(flushed);
-  if (flushed == 0 || gives_up(fs, g, file.node, flushed)) {
+  if (flushed == 0 || discards(fs, g, file.node, flushed)) {
     if (flushed != 0) {
       (void)by_one_warp(g, [&](const one_warp_of<Group>& part) {
         write_back(fs, part).discard(file.version, file.node);

@@ -52,7 +52,7 @@ class record_table {
   //
   // Returns 0; or -errno if the host has not confirmed the close. The close then takes place before
   // an open of this file is answered: by the host, if the request was posted; otherwise by
-  // close_before_open(). The request also reports the bytes that a gclose has given up. Called by
+  // close_before_open(). The request also reports the bytes that a gclose has discarded. Called by
   // one thread.
   GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle,
                                                         std::uint32_t node, bool writes) const {
@@ -62,7 +62,7 @@ class record_table {
     if (node != no_node && client.is_dead()) return -EIO;
     const std::int32_t acquired = client.acquire();
     if (acquired < 0) {
-      keep_unclosed(slot, handle, take_given_up(node, writes), false);
+      keep_unclosed(slot, handle, take_discarded(node, writes), false);
       return acquired;
     }
     const auto channel_slot = static_cast<std::uint32_t>(acquired);
@@ -71,13 +71,13 @@ class record_table {
       client.abandon(channel_slot);  // no thread waits for the answer
       return 0;
     }
-    const std::int32_t given_up = take_given_up(node, writes);
+    const std::int32_t discarded = take_discarded(node, writes);
     const channel_client::answer answer =
-        client.ask(channel_slot, close_of_written(handle, given_up));
+        client.ask(channel_slot, close_of_written(handle, discarded));
     if (answer.abandoned) GPUFS_SCHEDULE_POINT("file.close_unanswered");
     // The inode state may belong to another file by now. The end of the mount finds the error by
     // the handle, if the service has not closed the file until then.
-    if (answer.abandoned && given_up != 0) keep_unclosed(slot, handle, given_up, true);
+    if (answer.abandoned && discarded != 0) keep_unclosed(slot, handle, discarded, true);
     return answer.result;
   }
   // Has the host close the files that could not be closed before (keep_unclosed()). Called before
@@ -168,21 +168,21 @@ class record_table {
 
   // The -errno of given-up bytes that the close of this file reports to the host, or 0. The caller
   // is responsible for it from now on.
-  GPUFS_HD std::int32_t take_given_up(std::uint32_t node, bool writes) const {
-    // Acquire: pairs with the release in gives_up().
-    return writes && node != no_node ? fs_->node(node).given_up.exchange_acq_rel(0) : 0;
+  GPUFS_HD std::int32_t take_discarded(std::uint32_t node, bool writes) const {
+    // Acquire: pairs with the release in discards().
+    return writes && node != no_node ? fs_->node(node).discarded.exchange_acq_rel(0) : 0;
   }
-  // `given_up`: -errno of bytes that were given up, or 0.
-  GPUFS_HD static request close_of_written(std::uint64_t handle, std::int32_t given_up) {
+  // `discarded`: -errno of bytes that were discarded, or 0.
+  GPUFS_HD static request close_of_written(std::uint64_t handle, std::int32_t discarded) {
     return {request_code::close_written, handle, 0,
-            static_cast<std::uint64_t>(-static_cast<std::int64_t>(given_up))};
+            static_cast<std::uint64_t>(-static_cast<std::int64_t>(discarded))};
   }
 
   // Remembers a file that the host must still close, and what its close reports: in this record, or
   // in the next one that remembers none. `posted`: the close is posted, but was not answered in
   // time. In a read-only mount the file stays open at the host until the mount ends, which does no
   // harm.
-  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t given_up,
+  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t discarded,
                               bool posted) const {
     if (!fs_->writes()) return;
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
@@ -193,10 +193,10 @@ class record_table {
         continue;
       // Release, twice: a thread in close_unclosed() that reads this error sees that the handle
       // before it has gone; and a thread that reads this handle sees its error.
-      place.unclosed_given_up.store_release(posted ? -given_up : given_up);
+      place.unclosed_discarded.store_release(posted ? -discarded : discarded);
       place.unclosed.store_release(handle);
       name_state& names = *fs_->at<name_state>(fs_->layout.names);
-      if (given_up != 0) names.unclosed_losses.add_relaxed(1);
+      if (discarded != 0) names.unclosed_losses.add_relaxed(1);
       if (!posted) (void)names.unclosed.fetch_add_release(1);
       return;
     }
@@ -213,16 +213,16 @@ class record_table {
       // afterwards; otherwise another group has had the file closed.
       std::uint64_t handle = place.load_acquire();
       if (handle == 0 || handle == open_file::being_kept) continue;
-      const std::int32_t given_up = at(i).unclosed_given_up.load_acquire();
-      if (given_up > 0 || place.load_relaxed() != handle) continue;
-      client.post(channel_slot, close_of_written(handle, given_up));
+      const std::int32_t discarded = at(i).unclosed_discarded.load_acquire();
+      if (discarded > 0 || place.load_relaxed() != handle) continue;
+      client.post(channel_slot, close_of_written(handle, discarded));
       const channel_client::answer answer = client.wait(channel_slot);
       // Also without an answer: the request is posted, so the host closes the file. But the service
       // may end before that, and then the end of the mount must find the error.
-      const bool stays = answer.abandoned && given_up != 0;
+      const bool stays = answer.abandoned && discarded != 0;
       const bool mine = place.compare_exchange_acq_rel(handle, stays ? open_file::being_kept : 0);
       if (mine && stays) {
-        at(i).unclosed_given_up.store_release(-given_up);
+        at(i).unclosed_discarded.store_release(-discarded);
         place.store_release(handle);
       }
       if (mine) (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);
@@ -307,7 +307,7 @@ GPUFS_HD inline std::int32_t length_of_path(const char* path) {
 // Adds a descriptor to those that may write a file. Called by one thread, before any group has the
 // descriptor.
 //
-// Waits while the last writer gives up what it could not write, so that new bytes are not given up
+// Waits while the last writer discards what it could not write, so that new bytes are not discarded
 // with the old ones. The wait has no deadline: a caller that timed out would have to leave the
 // writers again, which waits too. It ends: the last writer writes each dirty page once more, by
 // requests that end, and stops at the first one without an answer. Then it waits at most a fixed

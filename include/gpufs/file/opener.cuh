@@ -48,7 +48,7 @@ class opener {
       if (s.result < 0 || !empties) return s.result;
       const std::int32_t error = empty_once(look_up(fs_, s.result).view, empty);
       if (error == 0) return s.result;
-      // This close may be the last one, and give up bytes of groups that have closed the file
+      // This close may be the last one, and discard bytes of groups that have closed the file
       // meanwhile. No other call returns that error, so it takes precedence.
       const std::int32_t closed = close_descriptor(fs_, g_, s.result);
       return closed != 0 ? closed : error;
@@ -263,7 +263,7 @@ class opener {
         node.timed_out.store_relaxed(0);
         node.settled.store_relaxed(0);
         node.failed.store_relaxed(0);
-        node.given_up.store_relaxed(0);
+        node.discarded.store_relaxed(0);
         node.closings.store_relaxed(0);
         node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
