@@ -86,8 +86,9 @@ TEST(ring, finds_the_one_slot_that_is_not_pinned_there_in_two_rounds) {
       ASSERT_TRUE(cache.index().find_and_pin({1, n}).found);
     }
     cache.frames().unpin(free_one);
-    cache.ref().at<slot_ring>(cache.ref().layout.rings)->next.store_relaxed(
-        (std::uint64_t{1} << 32) - 3);
+    cache.ref()
+        .at<slot_ring>(cache.ref().layout.rings)
+        ->next.store_relaxed((std::uint64_t{1} << 32) - 3);
     slot_claim claim = cache.rings().try_claim(0, 0);
     if (!claim.claimed) claim = cache.rings().try_claim(0, 1);
     ASSERT_TRUE(claim.claimed) << free_one;

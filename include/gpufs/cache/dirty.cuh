@@ -195,7 +195,7 @@ class page_dirt {
   }
   GPUFS_HD void unmark_stale() { (void)dirt_.flags.fetch_and_acq_rel(~stale); }
 
-  // Locks the page for cleaning; the caller has pinned it. `what`: its dirty flags. Returns false
+  // Takes the page for cleaning; the caller has pinned it. `what`: its dirty flags. Returns false
   // when the page is clean or another group is cleaning it.
   [[nodiscard]] GPUFS_HD bool begin_cleaning(std::uint32_t& what) {
     std::uint32_t seen = flags();

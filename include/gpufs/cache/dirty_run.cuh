@@ -1,4 +1,4 @@
-// A run: consecutive dirty pages of one file that a group locks for cleaning and writes back in one
+// A run: consecutive dirty pages of one file that a group takes for cleaning and writes back in one
 // piece. Each member holds some of the pages, so the group finds, takes and releases them in
 // parallel.
 //
@@ -103,7 +103,7 @@ class dirty_run {
     g_.sync();
   }
 
-  // Pins a page and locks it for cleaning. Returns its dirty flags; 0 when it is clean or another
+  // Pins a page and takes it for cleaning. Returns its dirty flags; 0 when it is clean or another
   // group is cleaning it, and then the caller holds nothing. Called by one thread.
   GPUFS_HD static std::uint32_t begin_page(const mount_ref& fs, std::uint32_t frame_number,
                                            const slot_key& key) {

@@ -224,7 +224,7 @@ class write_back : run_writer<Group> {
     }
   }
 
-  // Locks the page for cleaning, after all other groups have finished with it. Returns its dirty
+  // Takes the page for cleaning, after all other groups have finished with it. Returns its dirty
   // flags; 0 only when the page is clean. Collective; waits for the other groups.
   GPUFS_HD std::uint32_t begin_after_others(std::uint32_t frame_number, const slot_key& key) {
     for (;;) {

@@ -19,11 +19,11 @@
 // Life of a slot (models/channel.pml). Device memory says which group has a slot (slot_owner),
 // because read-modify-write exists there.
 //
-//   free --claim--> busy --(request, staging) bell--> posted --(staging, reply) reply word-->
+//   free --take---> busy --(request, staging) bell--> posted --(staging, reply) reply word-->
 //                                                       |                     answered --> free
 //                                                       |
 //                                                       +--> abandoned: no group waits (a close,
-//                                                            or a waiter that gave up); claimed
+//                                                            or a waiter that gave up); taken
 //                                                            again only once the reply word equals
 //                                                            the bell
 //
