@@ -41,7 +41,8 @@ def test_the_service_is_measured_under_kernels_that_do_not_need_it(
 ) -> None:
     out = tmp_path / "out.json"
     assert run(*SMALL, "idle", "--file", bench_file, "--json", out).returncode == 0
-    lines = bench.read(out).benchmarks[0].lines
+    results = bench.read(out)
+    lines = results.benchmarks[0].lines
     assert [line.parameters for line in lines] == [
         {"load": "idle"},
         {"load": "hits"},
@@ -54,10 +55,11 @@ def test_the_service_is_measured_under_kernels_that_do_not_need_it(
         assert 0 < line.ours.cores < 0.5
         assert min(line.ours.seconds) > 0
         if counter is not None:
-            # Groups can come to the same page of a small file at once: a group that finds it hits,
-            # or loads it in vain.
-            loads_in_vain = line.ours.counters.get("lost_races", 0) if counter != "hits" else 0
-            assert line.ours.counters[counter] + loads_in_vain > line.ours.operations / 2
+            # The CPU device's few threads can come to the same page of a small file at once. Most
+            # of a GPU's thousands of warps do, and then all but one find that its load has begun.
+            found_begun = results.device == "cuda" and counter == "direct_loads"
+            shared = line.ours.counters.get("lost_races", 0) if found_begun else 0
+            assert line.ours.counters[counter] + shared > line.ours.operations / 2
             assert "rpcs" not in line.ours.counters
 
 

@@ -240,13 +240,13 @@ def test_blocks_that_are_alike_find_in_a_small_cache_what_the_one_before_loaded(
     folder, blocks = build_of(tmp_path / "dataset", synthetic(5, 6000)), synthetic(6, 24)
     loads = []
     for times in (1, 8):
-        with gpufs.mount(device="cpu", cache="1MiB", page="1KiB") as mount:
+        # Two threads: of more, a busy machine keeps some waiting, which then load pages again.
+        with gpufs.mount(device="cpu", cpu_threads=2, cache="1MiB", page="1KiB") as mount:
             check(mount, folder, picture_of(np.tile(blocks, (times, 1, 1, 1)), 24))
             loads.append(
                 sum(mount.stats()[name] for name in ("direct_loads", "staged_loads", "bulk_loads"))
             )
-    # 8 times as many if none found them, and more than 3 where other programs keep threads waiting.
-    assert loads[1] < 5 * loads[0]
+    assert loads[1] < 3 * loads[0]
 
 
 def test_large_pictures_go_to_the_device_in_bands(fs: gpufs.Mount, tmp_path: Path) -> None:
