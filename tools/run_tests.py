@@ -26,7 +26,6 @@ from stages import BUILD, LOGS, PROCESSORS, ROOT, Counts, Job, Stage, StageError
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python3"
 JOBS = str(PROCESSORS)
 COMPILE_TIMEOUT_S = 3600
-OFC_IS_THERE = "GPUFS_NVCC_HAS_OFC"  # in the cache of CMake
 
 
 # --- The stages ---
@@ -128,13 +127,17 @@ def cuda_flags(job: Job) -> dict[str, str]:
     if has_gpu():
         return {}
     configure(job, "release")  # tests/cuda/CMakeLists.txt asks the compiler
-    return {"CUDAFLAGS": "-Ofc=max"} if cache_entry(BUILD / "release", OFC_IS_THERE) == "1" else {}
+    return {"CUDAFLAGS": "-Ofc=max"} if is_true_of_nvcc("GPUFS_NVCC_HAS_OFC") else {}
 
 
 def fast_ptxas() -> str:
     """Returns the flag that docs/api.md advises for kernels, if this nvcc has it."""
-    has_it = cache_entry(BUILD / "release", "GPUFS_PTXAS_HAS_OFC") == "1"
-    return "-Xptxas=-Ofc=min" if has_it else ""
+    return "-Xptxas=-Ofc=min" if is_true_of_nvcc("GPUFS_PTXAS_HAS_OFC") else ""
+
+
+def is_true_of_nvcc(check: str) -> bool:
+    """Returns the result of a check of the compiler by CMake."""
+    return cache_entry(BUILD / "release", check) == "1"
 
 
 def cuda_compile(job: Job) -> None:
