@@ -26,7 +26,6 @@ class late_close : public ::testing::Test {
     memory_->write("file", "old\n");
     options_.workers = workers;
     options_.backend = io_;
-    options_.request_timeout = std::chrono::milliseconds(400);
   }
   ~late_close() override { server_answers_ = true; }  // so that the mount's threads end
 
@@ -39,11 +38,24 @@ class late_close : public ::testing::Test {
     return *session_;
   }
 
+  // Its calls give up on a server that does not answer.
+  session& hurried() {
+    if (hurried_ == nullptr)
+      hurried_ =
+          std::make_unique<session>(fs(), group_kind::thread, std::chrono::milliseconds(400));
+    return *hurried_;
+  }
+  void unmount() {
+    session_.reset();
+    hurried_.reset();
+    fs().unmount();
+  }
+
   // Calls of this kind on this path hang until the server answers.
   void hang(operation on, const std::string& path) {
     io_->add({.on = on, .path = path, .before = [this] {
                 ++hanging_;
-                while (!server_answers_) std::this_thread::yield();
+                while (!server_answers_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                 --hanging_;
               }});
   }
@@ -57,7 +69,7 @@ class late_close : public ::testing::Test {
     hang(operation::open, "dead");
     for (unsigned i = 0; hanging_ < static_cast<int>(workers); ++i) {
       ASSERT_LT(i, 10 * workers);
-      ASSERT_EQ(calls().open("dead", O_RDONLY), -EIO);
+      ASSERT_EQ(hurried().open("dead", O_RDONLY), -EIO);
     }
   }
   // At a path each, because one that hangs makes its path busy.
@@ -66,7 +78,7 @@ class late_close : public ::testing::Test {
       ASSERT_LT(i, 10 * workers);
       const std::string path = "dead" + std::to_string(i);
       hang(operation::unlink, path);
-      ASSERT_EQ(calls().unlink(path), -EIO);
+      ASSERT_EQ(hurried().unlink(path), -EIO);
     }
   }
   std::int32_t open_and_append(const std::string& line) {
@@ -93,7 +105,7 @@ class late_close : public ::testing::Test {
   std::atomic<bool> server_answers_{false};
   std::atomic<int> hanging_{0};
   std::unique_ptr<mount> mounted_;
-  std::unique_ptr<session> session_;
+  std::unique_ptr<session> session_, hurried_;
 };
 
 TEST_F(late_close, of_a_written_file_needs_no_thread_that_opens) {
@@ -109,7 +121,7 @@ TEST_F(late_close, of_a_written_file_needs_no_thread_that_opens) {
 TEST_F(late_close, is_an_error_of_gclose_and_the_next_open_sees_the_file_as_it_is) {
   const std::int32_t fd = open_and_append("gpu 1\n");
   keep_workers_busy();
-  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_EQ(hurried().close(fd), -EIO);
   append_as_another_program("cpu\n");
   expect_at_next_open("old\ngpu 1\ncpu\n");
   answer();
@@ -123,9 +135,9 @@ TEST_F(late_close, for_which_there_was_no_slot_of_the_channel_is_made_before_the
   options_.channel_slots = workers;
   const std::int32_t fd = open_and_append("gpu 1\n");
   keep_workers_busy();
-  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_EQ(hurried().close(fd), -EIO);
   append_as_another_program("cpu\n");
-  EXPECT_EQ(calls().open("file"), -EIO) << "there is no slot for it";
+  EXPECT_EQ(hurried().open("file"), -EIO) << "there is no slot for it";
   answer();
   expect_at_next_open("old\ngpu 1\ncpu\n");
   EXPECT_EQ(calls().close(open_and_append("gpu 2\n")), 0);
@@ -142,15 +154,15 @@ class late_close_with_a_loss : public late_close {
     const std::int32_t fd = calls().open("file", O_RDWR | O_APPEND);
     ASSERT_EQ(calls().write(fd, "lost\n", 0), 5);
     keep_workers_busy();
-    for (int i = 0; i < 2; ++i) EXPECT_EQ(calls().unlink("dead"), -EIO);  // takes the other slots
-    EXPECT_EQ(calls().close(fd), -EIO);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(hurried().unlink("dead"), -EIO);  // takes the other slots
+    EXPECT_EQ(hurried().close(fd), -EIO);
     answer();
   }
   // Another group posts the close, and gets no answer.
   void post_the_close() {
     server_answers_ = false;
     keep_workers_busy();
-    EXPECT_EQ(calls().open("other"), -EIO);
+    EXPECT_EQ(hurried().open("other"), -EIO);
     EXPECT_TRUE(fs().file_errors().errors.empty());
   }
   void expect_one_loss(bool at_unmount) {
@@ -165,9 +177,8 @@ class late_close_with_a_loss : public late_close {
     EXPECT_EQ(list.dropped, 0u);
   }
   void expect_unmount_to_throw() {
-    session_.reset();
     try {
-      fs().unmount();
+      unmount();
       ADD_FAILURE() << "bytes are lost";
     } catch (const error& e) {
       EXPECT_EQ(e.code().value(), EIO);
@@ -202,8 +213,7 @@ TEST_F(late_close_with_a_loss, reports_it_once_when_the_close_is_answered_late) 
 
 TEST_F(late_close_with_a_loss, reports_it_when_the_close_is_never_answered) {
   post_the_close();
-  session_.reset();
-  EXPECT_THROW(fs().unmount(), error);
+  EXPECT_THROW(unmount(), error);
   expect_one_loss(true);
   answer();
 }
@@ -230,7 +240,7 @@ TEST_F(late_close, without_an_answer_reports_no_loss_for_another_file) {
       EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; }));
       std::thread([&] { other = others.open("other", O_RDWR); }).join();
     });
-    EXPECT_EQ(calls().close(fd), -EIO);
+    EXPECT_EQ(hurried().close(fd), -EIO);
   }
   ASSERT_GE(other, 0) << "the close was answered in time";
   EXPECT_EQ(others.close(other), 0);
@@ -244,10 +254,9 @@ TEST_F(late_close, that_is_never_answered_leaves_its_loss_to_the_unmount) {
   const std::int32_t fd = calls().open("file", O_RDWR | O_APPEND);
   ASSERT_EQ(calls().write(fd, "lost\n", 0), 5);
   keep_workers_busy();
-  EXPECT_EQ(calls().close(fd), -EIO);
+  EXPECT_EQ(hurried().close(fd), -EIO);
   EXPECT_TRUE(fs().file_errors().errors.empty());
-  session_.reset();
-  EXPECT_THROW(fs().unmount(), error);
+  EXPECT_THROW(unmount(), error);
   const file_error_list list = fs().file_errors();
   ASSERT_EQ(list.errors.size(), 1u);
   EXPECT_EQ(list.errors[0].path, "file");
@@ -258,7 +267,7 @@ TEST_F(late_close, that_is_never_answered_leaves_its_loss_to_the_unmount) {
 // The host opens the file for a caller that has given up.
 TEST_F(late_close, of_an_open_that_came_late_leaves_nothing_behind) {
   hang(operation::open, "file");
-  EXPECT_EQ(calls().open("file", O_RDWR | O_APPEND), -EIO);
+  EXPECT_EQ(hurried().open("file", O_RDWR | O_APPEND), -EIO);
   EXPECT_EQ(hanging_, 1);
   answer();
   EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; })) << "nobody closes it";
@@ -271,7 +280,7 @@ TEST_F(late_close, of_an_open_that_came_late_leaves_nothing_behind) {
 
 TEST_F(late_close, of_an_open_for_reading_that_came_late_leaves_nothing_behind) {
   hang(operation::open, "file");
-  EXPECT_EQ(calls().open("file"), -EIO);
+  EXPECT_EQ(hurried().open("file"), -EIO);
   answer();
   EXPECT_TRUE(eventually([&] { return memory_->open_now() == 0; })) << "nobody closes it";
   append_as_another_program("cpu\n");

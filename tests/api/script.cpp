@@ -11,7 +11,8 @@ template <class Group>
 struct script_kernel {
   script_memory memory;
 
-  GPUFS_HD void operator()(const mount_ref& fs) const {
+  GPUFS_HD void operator()(const mount_ref& of_launch) const {
+    const mount_ref& fs = memory.handle == nullptr ? of_launch : *memory.handle;
     const Group g{};
     for (std::uint64_t rank = g.grid_rank(); rank < memory.group_count; rank += g.grid_size()) {
       std::int64_t* registers = memory.registers + rank * register_count;

@@ -96,6 +96,7 @@ struct script_memory {
   std::uint32_t
       // unless 0: `read` reads into so much of the block's scratch memory, then copies
       scratch_bytes;
+  const mount_ref* handle;  // unless null: the calls use it in place of the launch's
 };
 
 // Runs the groups' scripts, all groups at the same time as far as the device can. Returns as

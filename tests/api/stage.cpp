@@ -13,6 +13,12 @@ stage::stage(mount& m, group_kind kind, std::uint32_t groups, void* stream,
   registers_.upload(std::vector<std::int64_t>(registers_.size(), -1));
 }
 
+void stage::give_up_after(std::chrono::nanoseconds request) {
+  mount_ref handle = mount_.ref(false);
+  handle.timeouts.request_ns = static_cast<std::uint64_t>(request.count());
+  handle_ = std::make_unique<device_array<mount_ref>>(mount_, std::vector<mount_ref>{handle});
+}
+
 performance stage::run(const std::vector<script>& scripts, const std::string& input,
                        std::size_t output_bytes) {
   std::vector<std::uint32_t> first{0};
@@ -53,7 +59,8 @@ performance stage::run(const std::vector<script>& scripts, const std::string& in
                   reinterpret_cast<const std::uint32_t*>(there + first_at), registers_.data(),
                   reinterpret_cast<outcome*>(there + outcomes_at), there + input_at,
                   there + output_at, reinterpret_cast<std::uint32_t*>(there + disagreements_at),
-                  static_cast<std::uint32_t>(scripts.size()), scratch_bytes_},
+                  static_cast<std::uint32_t>(scripts.size()), scratch_bytes_,
+                  handle_ == nullptr ? nullptr : handle_->data()},
                  stream_);
   mount_.synchronize();
   mount_.copy_to_host(image.data() + outcomes_at, there + outcomes_at, total - outcomes_at);

@@ -1,6 +1,7 @@
 // Where scripts run: memory on the mount's device, one launch, and what came back.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,10 @@ class stage {
   stage(mount& m, group_kind kind, std::uint32_t groups, void* stream = nullptr,
         std::uint32_t scratch_bytes = 0);
 
+  // From here on, calls give up after `request` in which the service lives, whatever the mount's
+  // timeout is. Without the bulk path.
+  void give_up_after(std::chrono::nanoseconds request);
+
   // Runs scripts[g] in group g and waits. `output_bytes` of memory are at the calls' disposal, and
   // come back. Fails the running test when members of a group got different results.
   performance run(const std::vector<script>& scripts, const std::string& input,
@@ -39,6 +44,7 @@ class stage {
   void* const stream_;
   const std::uint32_t scratch_bytes_;
   device_array<std::int64_t> registers_;
+  std::unique_ptr<device_array<mount_ref>> handle_;  // null: the mount's own
   std::unique_ptr<device_array<char>>
       memory_;  // all else that a launch needs; kept, because allocating takes long
 };
