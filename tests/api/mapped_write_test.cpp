@@ -16,7 +16,7 @@ class mapped_write_test : public conformance {};
 INSTANTIATE_TEST_SUITE_P(conformance, mapped_write_test, ::testing::ValuesIn(all_settings()),
                          name_of_setting);
 
-// A cleaner has read a byte that a write changed, and stands before it tells the mapping's copy of
+// A cleaner has read a byte that a write changed, and stands before it tells the mapping's twin of
 // that. Then the old byte is stored: the copy has the same value still.
 TEST_P(mapped_write_test, a_byte_stored_back_beside_a_write_back_reaches_the_file) {
   for (const bool maps_late : {false, true}) {
@@ -74,7 +74,7 @@ TEST_P(mapped_write_test, a_copy_that_outlived_its_mapping_is_not_used_again) {
   std::thread slow;
   {
     const schedule_hook hook([&](const char* point) {
-      if (std::strcmp(point, "copy.change") != 0 || stands.exchange(true)) return;
+      if (std::strcmp(point, "twin.change") != 0 || stands.exchange(true)) return;
       wait_until([&] { return go_on.load(); });
     });
     slow = std::thread([&] { EXPECT_EQ(cleaner.sync(fd), 0); });

@@ -18,8 +18,8 @@ struct frame {
 // The dirty state of a resident page (cache/dirty.cuh). Next to it is a mask with one bit per byte.
 struct frame_dirt {
   atomic_word<std::uint32_t> flags;
-  // Inode state of its file. Of a frame that holds the copy of a mapped page: the mappings that use
-  // the copy.
+  // Inode state of its file. Of a frame that holds the twin of a mapped page: the mappings that use
+  // the twin.
   atomic_word<std::uint32_t> node;
 };
 
@@ -258,7 +258,7 @@ struct unanswered_run {
   enum class use : std::uint32_t { empty = 0, changing = 1, kept = 2 };
   atomic_word<std::uint32_t> used;  // A value of `use`.
   // Slot and number of the request. Accessed only by the thread that set `used` to changing.
-  atomic_word<std::uint32_t> slot, sequence;
+  atomic_word<std::uint32_t> channel_slot, sequence;
   atomic_word<std::uint32_t> frame, count;  // The frames.
 
   // Returns false when another thread was first. Called by one thread.

@@ -1,7 +1,7 @@
 // Dirty pages: which bytes of a resident page were written here and are not in the file yet. Only
 // those bytes are written back, so other processes may write other bytes of the same page. (This is
 // the diff-and-merge of GPUfs, ACM TOCS 32(1), section 3.1. Where calls write the bytes, a mask of
-// written bytes replaces the diff; mapped pages are compared with a copy, file/mapped_writes.cuh.)
+// written bytes replaces the diff; mapped pages are compared with a twin, file/mapped_writes.cuh.)
 //
 // A frame has flags (frame_dirt) and a mask with one bit per byte. The flags:
 //
@@ -57,40 +57,40 @@
 namespace gpufs::detail {
 
 // Bits in the version of a page's key. They hide two kinds of pages from other lookups: pages of
-// O_GWRONCE, which are never fetched and so are incomplete, and copies of pages mapped for writing.
+// O_GWRONCE, which are never fetched and so are incomplete, and twins of pages mapped for writing.
 inline constexpr std::uint64_t once_bit = std::uint64_t{1} << 62;
-inline constexpr std::uint64_t copy_bit = std::uint64_t{1} << 61;
-static_assert(versions_end <= copy_bit, "no version has these bits");
+inline constexpr std::uint64_t twin_bit = std::uint64_t{1} << 61;
+static_assert(versions_end <= twin_bit, "no version has these bits");
 
-// Key of the copy of the page in a frame that the caller has pinned. It contains the frame's
-// generation, so a copy of an earlier page of the frame does not match.
-GPUFS_HD inline slot_key key_of_copy(const slot_header& header) {
+// Key of the twin of the page in a frame that the caller has pinned. It contains the frame's
+// generation, so a twin of an earlier page of the frame does not match.
+GPUFS_HD inline slot_key key_of_twin(const slot_header& header) {
   const slot_key key = header.key();
-  return {key.high | copy_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
+  return {key.high | twin_bit, key.low | std::uint64_t{header.generation.load_relaxed()} << 40};
 }
 
-// If the page is mapped for writing, all members call `change(copy)` with its copy. The caller has
-// pinned the page. Collective. Waits only while another group makes the copy, which ends.
+// If the page is mapped for writing, all members call `change(twin)` with its twin. The caller has
+// pinned the page. Collective. Waits only while another group makes the twin, which ends.
 template <class Group, class Change>
-GPUFS_HD void change_copy(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
+GPUFS_HD void change_twin(const mount_ref& fs, const Group& g, std::uint32_t frame_number,
                           const Change& change) {
   const frame_table frames(fs);
-  std::int32_t copy = -1;
+  std::int32_t twin = -1;
   if (g.is_leader()) {
-    const lookup_result r = frames.index().lookup(key_of_copy(frames.header(frame_number)));
-    if (r.what == lookup_result::kind::resident) copy = static_cast<std::int32_t>(r.slot);
+    const lookup_result r = frames.index().lookup(key_of_twin(frames.header(frame_number)));
+    if (r.what == lookup_result::kind::resident) twin = static_cast<std::int32_t>(r.slot);
   }
-  copy = g.broadcast(copy);
-  if (copy < 0) return;
-  GPUFS_SCHEDULE_POINT("copy.change");
-  change(fs.page(static_cast<std::uint32_t>(copy)));
+  twin = g.broadcast(twin);
+  if (twin < 0) return;
+  GPUFS_SCHEDULE_POINT("twin.change");
+  change(fs.page(static_cast<std::uint32_t>(twin)));
   g.sync();
-  if (g.is_leader()) frames.unpin(static_cast<std::uint32_t>(copy));
+  if (g.is_leader()) frames.unpin(static_cast<std::uint32_t>(twin));
 }
 
 // What name_state::mapped says. Acquire and release: a group that maps a page changes the word
 // before it copies the page. So either the caller sees the change, or the caller came first, and
-// the copy contains all that the caller read or stored before. Called by one thread.
+// the twin contains all that the caller read or stored before. Called by one thread.
 GPUFS_HD inline std::uint64_t pages_mapped(const mount_ref& fs) {
   return fs.at<name_state>(fs.layout.names)->mapped.fetch_add_acq_rel(0);
 }
@@ -105,7 +105,7 @@ GPUFS_HD inline bool were_pages_mapped(std::uint64_t before, std::uint64_t after
 // Orders the stores of a group against those of another group that does the same: both change one
 // word. If the group's change comes later, it sees what the other group stored before; else the
 // other group sees what this group stored. So of a group that has stored in a mapped page and then
-// loads the page's copy, and a cleaner that has stored in the copy and then loads the page, at
+// loads the page's twin, and a cleaner that has stored in the twin and then loads the page, at
 // least one sees the store of the other. Collective.
 template <class Group>
 GPUFS_HD void order_mapped_stores(const mount_ref& fs, const Group& g) {

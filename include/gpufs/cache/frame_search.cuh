@@ -40,8 +40,8 @@ class frame_search {
     if (platform::elapsed_ns(wait.looked) < look_every_ns) return wait.lived;
     wait.looked = platform::now_ns();
     // Spread over the slots: readers of one slot would queue for it.
-    const std::uint32_t slot = platform::processor() % fs_.channel.layout.slot_count;
-    return wait.lived = fs_.client().lived_ns(slot, wait.time);
+    const std::uint32_t channel_slot = platform::processor() % fs_.channel.layout.slot_count;
+    return wait.lived = fs_.client().lived_ns(channel_slot, wait.time);
   }
 
   // Whether frames are loading, or got other pages since the last call: then a frame may become

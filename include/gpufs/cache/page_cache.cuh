@@ -400,13 +400,13 @@ class page_cache : detail::frame_search<Group> {
   // ---- Called by the whole group.
 
   template <class Load>
-  GPUFS_HD page_pin fill(std::uint32_t slot, const slot_key& key, const Load& load) {
+  GPUFS_HD page_pin fill(std::uint32_t frame_number, const slot_key& key, const Load& load) {
     const std::uint64_t start = platform::now_ns();
-    const std::int32_t valid = load(fs_.page(slot));
+    const std::int32_t valid = load(fs_.page(frame_number));
     // Orders all members' stores before the leader's release in publish().
     g_.sync();
     if (g_.is_leader()) {
-      frame& f = frames_.at(slot);
+      frame& f = frames_.at(frame_number);
       GPUFS_SCHEDULE_POINT("cache.publish");
       if (valid >= 0) {
         f.header.valid.store_relaxed(static_cast<std::uint32_t>(valid));
@@ -414,13 +414,13 @@ class page_cache : detail::frame_search<Group> {
         fs_.counters().add_latency(platform::elapsed_ns(start));
       } else {
         fs_.counters().add(counter::load_errors);
-        frames_.index().fail_load(key, slot, valid);
+        frames_.index().fail_load(key, frame_number, valid);
       }
     }
     ring_set<detail::frame_table> all = frames_.rings();
     const std::uint32_t evicted = all.reclaim_ahead(g_, all.ring_of(key));
     if (evicted != 0) fs_.counters().add(counter::reclaims, evicted);
-    return {slot, valid};
+    return {frame_number, valid};
   }
 
   std::uint32_t record_;

@@ -13,16 +13,17 @@ template <class Group>
 class run_writer {
  public:
   // Takes a channel slot, wide if possible. A group takes it before it takes pages that other
-  // groups made dirty. So a group that waits for a slot holds no page, and finds whole stretches
-  // once it has the slot. Returns false when there is none; with `waits`, that means that the host
-  // does not answer. The caller gives the slot back with give_slot_back(). Collective.
+  // groups made dirty. So a group that waits for a channel slot holds no page, and finds whole
+  // stretches once it has the slot. Returns false when there is none; with `waits`, that means that
+  // the host does not answer. The caller gives it back with give_slot_back(). Collective.
   [[nodiscard]] GPUFS_HD bool take_slot(bool waits) {
     get_slot(true, waits);
-    return slot_ >= 0;
+    return channel_slot_ >= 0;
   }
   GPUFS_HD void give_slot_back() {
-    if (g_.is_leader() && slot_ >= 0) fs_.client().release(static_cast<std::uint32_t>(slot_));
-    slot_ = -1;
+    if (g_.is_leader() && channel_slot_ >= 0)
+      fs_.client().release(static_cast<std::uint32_t>(channel_slot_));
+    channel_slot_ = -1;
   }
 
   // Whether the host did not answer.
@@ -57,22 +58,22 @@ class run_writer {
       r.give_back();
       return {false, 0};
     }
-    const bool had_slot = slot_ >= 0;
+    const bool had_slot = channel_slot_ >= 0;
     if (now == state::writable && !had_slot)
       get_slot(bytes > fs_.channel.layout.staging_bytes, true);
-    std::int32_t error = now != state::writable || slot_ < 0 ? -EIO : 0;
+    std::int32_t error = now != state::writable || channel_slot_ < 0 ? -EIO : 0;
     if (error != 0) gave_up_ = true;
     if (error == 0) {
-      const auto slot = static_cast<std::uint32_t>(slot_);
+      const auto channel_slot = static_cast<std::uint32_t>(channel_slot_);
       // A run larger than the slot's staging memory is written in several pieces.
-      const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(slot));
+      const std::uint64_t room = room_for(r, fs_.channel.layout.write_bytes(channel_slot));
       for (std::uint64_t done = 0; done < bytes && error == 0;) {
         const std::uint64_t piece = bytes - done < room ? bytes - done : room;
-        error = write_piece(r, slot, done, piece);
+        error = write_piece(r, channel_slot, done, piece);
         done += piece;
-        // The slot is abandoned, so it is not this group's any more.
+        // The channel slot is abandoned, so it is not this group's any more.
         if (error == no_answer) {
-          slot_ = -1;
+          channel_slot_ = -1;
           gave_up_ = true;
         }
       }
@@ -92,10 +93,11 @@ class run_writer {
   }
 
   GPUFS_HD void get_slot(bool wide, bool waits) {
-    std::int32_t slot = 0;
-    if (g_.is_leader()) slot = waits ? fs_.client().acquire(wide) : fs_.client().try_acquire(wide);
-    slot_ = g_.broadcast(slot);
-    if (waits && slot_ < 0) gave_up_ = true;
+    std::int32_t channel_slot = 0;
+    if (g_.is_leader())
+      channel_slot = waits ? fs_.client().acquire(wide) : fs_.client().try_acquire(wide);
+    channel_slot_ = g_.broadcast(channel_slot);
+    if (waits && channel_slot_ < 0) gave_up_ = true;
   }
 
   // Keeps an error for the next sync or close. Called before the pages are released: after that the
@@ -116,10 +118,10 @@ class run_writer {
   static constexpr std::int32_t no_answer = -0x7fffffff;
 
   // Writes bytes [done, done + bytes) of the run. Collective. Returns 0, -errno, or `no_answer`;
-  // then the slot is abandoned.
-  GPUFS_HD std::int32_t write_piece(dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
-                                    std::uint64_t bytes) {
-    char* const staging = fs_.channel.write_staging(slot);
+  // then the channel slot is abandoned.
+  GPUFS_HD std::int32_t write_piece(dirty_run<Group>& r, std::uint32_t channel_slot,
+                                    std::uint64_t done, std::uint64_t bytes) {
+    char* const staging = fs_.channel.write_staging(channel_slot);
     auto* const mask_there = reinterpret_cast<std::uint64_t*>(staging + mask_offset(bytes));
     std::uint64_t dirty_bits = 0;
     std::uint64_t mapped_before = 0;
@@ -142,9 +144,9 @@ class run_writer {
     g_.sync();
     if (g_.all(dirty_bits == 0)) return 0;  // The pages were marked dirty without new bytes.
     GPUFS_SCHEDULE_POINT("write_back.read");
-    update_copies(r, staging, mask_there, done, bytes, mapped_before);
+    update_twins(r, staging, mask_there, done, bytes, mapped_before);
     std::int32_t result = 0;
-    if (g_.is_leader()) result = post(r, slot, done, bytes);
+    if (g_.is_leader()) result = post(r, channel_slot, done, bytes);
     result = g_.broadcast(result);
     if (result >= 0) {
       if ((r.version() & once_bit) != 0) update_fetched(r, staging, mask_there, done, bytes);
@@ -152,31 +154,31 @@ class run_writer {
     }
     if (r.masked()) restore_mask(r, mask_there, done, bytes);
     if (result == no_answer && g_.is_leader()) {
-      fs_.client().abandon(slot);
+      fs_.client().abandon(channel_slot);
       // Release: pairs with the acquire in is_unsettled_now(). Without it a reader of `timed_out`
-      // could miss that the slot is abandoned.
+      // could miss that the channel slot is abandoned.
       if (begun_) (void)fs_.node(r.node()).timed_out.fetch_add_release(1);
     }
     return result;
   }
 
-  // Copies of mapped pages get the bytes that are sent. A copy holds what the file has, so bytes
+  // Twins of mapped pages get the bytes that are sent. A twin holds what the file has, so bytes
   // that differ from it are dirty. If the write fails, the mask still says that the bytes are
   // dirty.
   //
   // A byte may have been stored through a mapping after this group read the page. If it has the
-  // value that the copy had, the mapping's group found no difference. So this group compares the
-  // page with what it sends, after it has updated the copy, and marks what differs: also if the
+  // value that the twin had, the mapping's group found no difference. So this group compares the
+  // page with what it sends, after it has updated the twin, and marks what differs: also if the
   // mapping has ended since. `mapped_before`: pages_mapped() from before the page was read.
-  GPUFS_HD GPUFS_OUT_OF_LINE void update_copies(const dirty_run<Group>& r, const char* staging,
-                                                const std::uint64_t* mask_there, std::uint64_t done,
-                                                std::uint64_t bytes, std::uint64_t mapped_before) {
+  GPUFS_HD GPUFS_OUT_OF_LINE void update_twins(const dirty_run<Group>& r, const char* staging,
+                                               const std::uint64_t* mask_there, std::uint64_t done,
+                                               std::uint64_t bytes, std::uint64_t mapped_before) {
     std::uint32_t mapped = 0;
     if (g_.is_leader()) mapped = were_pages_mapped(mapped_before, pages_mapped(fs_)) ? 1 : 0;
     if (g_.broadcast(mapped) == 0) return;
     for_each_part(r, done, bytes, [&](const part& p) {
-      change_copy(fs_, g_, p.frame,
-                  [&](char* copy) { copy_sent(r, p, staging, mask_there, copy + p.within); });
+      change_twin(fs_, g_, p.frame,
+                  [&](char* twin) { copy_sent(r, p, staging, mask_there, twin + p.within); });
     });
     if (!marks_again_) return;
     order_mapped_stores(fs_, g_);
@@ -205,8 +207,8 @@ class run_writer {
   //
   // * A page whose fetch begins after the lookup gets the bytes from the host.
   // * A page that is being fetched may get older bytes. Its group may wait for a channel slot, so
-  //   this group, which holds a slot and pages, does not wait for it. The page of O_GWRONCE stays
-  //   dirty, and is written again.
+  //   this group, which holds a channel slot and pages, does not wait for it. The page of O_GWRONCE
+  //   stays dirty, and is written again.
   GPUFS_HD GPUFS_OUT_OF_LINE void update_fetched(dirty_run<Group>& r, const char* staging,
                                                  const std::uint64_t* mask_there,
                                                  std::uint64_t done, std::uint64_t bytes) {
@@ -240,8 +242,8 @@ class run_writer {
     g_.sync();
   }
 
-  GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t slot, std::uint64_t done,
-                             std::uint64_t bytes) {
+  GPUFS_HD std::int32_t post(const dirty_run<Group>& r, std::uint32_t channel_slot,
+                             std::uint64_t done, std::uint64_t bytes) {
     const std::uint64_t offset = (r.first_page() << fs_.layout.page_shift) + done;
     // Before the host writes: a group that misses one of these pages must then ask the host.
     fs_.node(r.node()).stored.fetch_max_release(offset + bytes);
@@ -249,8 +251,8 @@ class run_writer {
     const std::uint32_t length =
         static_cast<std::uint32_t>(bytes) | (r.masked() ? masked_flag : 0u);
     const request asked{request_code::write, node_name(r.node(), r.version()), length, offset};
-    client.post(slot, asked);
-    const channel_client::answer answer = client.wait(slot, true);
+    client.post(channel_slot, asked);
+    const channel_client::answer answer = client.wait(channel_slot, true);
     begun_ = answer.begun;
     if (answer.abandoned) return no_answer;
     if (answer.result >= 0) {
@@ -318,7 +320,7 @@ class run_writer {
 
   const mount_ref& fs_;
   const Group g_;
-  std::int32_t slot_ = -1;  // The channel slot that is held, or an error.
+  std::int32_t channel_slot_ = -1;  // The one that is held, or an error.
   // Other groups were cleaning stretches that this one looked at.
   bool contended_ = false;
   bool gave_up_ = false;

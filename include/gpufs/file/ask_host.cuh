@@ -33,8 +33,8 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
       channel_client client = fs.client();
       result = client.acquire();
       if (result >= 0) {
-        const auto slot = static_cast<std::uint32_t>(result);
-        char* const staging = fs.channel.staging(slot);
+        const auto channel_slot = static_cast<std::uint32_t>(result);
+        char* const staging = fs.channel.staging(channel_slot);
         copy_to_host(this_thread(), staging, path, lengths[0]);
         std::uint32_t length = lengths[0];
         if (code == request_code::rename) {
@@ -43,7 +43,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, con
           length += lengths[1];
         }
         const request asked{code, 0, length, 0};
-        result = client.ask(slot, asked).result;
+        result = client.ask(channel_slot, asked).result;
         // Also after an error, because an error does not say how far the host got. Open files are
         // reached by their descriptors from now on, and no longer by these paths. Release: pairs
         // with the acquire of an opener.

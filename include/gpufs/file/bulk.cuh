@@ -33,7 +33,7 @@
 // Progress: as for a single page. A run holds unloaded frames while its group waits for the host,
 // and waits for no other group's page. It begins only with a channel slot that was free, and never
 // waits for frames. All runs together hold at most a quarter of the frames and half of the slots,
-// because their groups may need another slot for the page that each loads by itself.
+// because their groups may need another channel slot for the page that each loads by itself.
 //
 // Pages that the answer does not cover stop loading with error 0: their waiters retry and load them
 // one by one. Without an answer the copy may still come, so the frames stay unused until the answer
@@ -64,10 +64,10 @@ struct file_view {
 
 // Adds the extent that the answer to a read describes, if any, to the extent table. Called by the
 // leader.
-GPUFS_HD inline void take_hint(const mount_ref& fs, std::uint64_t version, std::uint32_t slot,
-                               std::int32_t result) {
+GPUFS_HD inline void take_hint(const mount_ref& fs, std::uint64_t version,
+                               std::uint32_t channel_slot, std::int32_t result) {
   if (result < 0 || (result & hint_flag) == 0) return;
-  const reply_record& reply = fs.channel.reply(slot);
+  const reply_record& reply = fs.channel.reply(channel_slot);
   extent_table(fs).insert(version, reply.extent_number.load_relaxed(),
                           reply.extent_address.load_relaxed(),
                           static_cast<std::uint32_t>(reply.extent_bytes.load_relaxed()));
@@ -78,8 +78,8 @@ struct bulk_run {
   std::uint64_t page;   // the first page
   std::uint32_t frame;  // frame of the first page; the other frames follow
   std::uint32_t count;  // 0: no run
-  std::uint32_t slot;   // channel slot
-  bool read_ahead;      // whether some of its pages get marks
+  std::uint32_t channel_slot;
+  bool read_ahead;  // whether some of its pages get marks
 };
 
 // All public calls are collective.
@@ -278,7 +278,7 @@ class bulk_loader {
   // the group cannot have them at once. Returns the ring of the frames.
   GPUFS_HD std::uint32_t take_resources(bulk_run& run) {
     struct taken {
-      std::uint32_t count, slot, ring;
+      std::uint32_t count, channel_slot, ring;
     } t{run.count, 0, 0};
     if (g_.is_leader()) {
       if (shared().unanswered_count.load_relaxed() != 0) free_unanswered();
@@ -286,19 +286,19 @@ class bulk_loader {
       const bool few = (shared().runs.fetch_add_relaxed(1) < bulk.runs_max) &
                        (shared().frames.fetch_add_relaxed(t.count) + t.count <= bulk.frames_max);
       const bool may = few && !shared().pauses(platform::now_ns());
-      const std::int32_t slot = may ? fs_.client().try_acquire() : -EAGAIN;
-      if (slot < 0) {
+      const std::int32_t channel_slot = may ? fs_.client().try_acquire() : -EAGAIN;
+      if (channel_slot < 0) {
         shared().runs.add_relaxed(~0u);
         give_back_frames(t.count);
         t.count = 0;
       } else {
-        t.slot = static_cast<std::uint32_t>(slot);
+        t.channel_slot = static_cast<std::uint32_t>(channel_slot);
         // Rings take turns, so that they fill evenly.
         t.ring = shared().next_ring.fetch_add_relaxed(1) % fs_.layout.ring_count;
       }
     }
     t = g_.broadcast(t);
-    run.slot = t.slot;
+    run.channel_slot = t.channel_slot;
     run.count = 0;
     if (t.count == 0) return 0;
     const slot_range frames =
@@ -316,7 +316,7 @@ class bulk_loader {
     shared().frames.add_relaxed(0u - count);
   }
   GPUFS_HD void give_back_slot(const bulk_run& run) const {
-    fs_.client().release(run.slot);
+    fs_.client().release(run.channel_slot);
     shared().runs.add_relaxed(~0u);
   }
 
@@ -358,9 +358,9 @@ class bulk_loader {
     const auto length =
         static_cast<std::uint32_t>(file_.size - offset < bytes ? file_.size - offset : bytes);
     const bulk_target to{run.frame};
-    copy_to_host(this_thread(), fs_.channel.staging(run.slot), reinterpret_cast<const char*>(&to),
-                 sizeof to);
-    fs_.client().post(run.slot, {request_code::bulk, file_.handle, length, offset});
+    copy_to_host(this_thread(), fs_.channel.staging(run.channel_slot),
+                 reinterpret_cast<const char*>(&to), sizeof to);
+    fs_.client().post(run.channel_slot, {request_code::bulk, file_.handle, length, offset});
   }
 
   GPUFS_HD void wait_and_publish(const bulk_run& run) {
@@ -372,14 +372,14 @@ class bulk_loader {
     std::uint32_t sequence = 0;
     if (g_.is_leader()) {
       channel_client client = fs_.client();
-      sequence = client.posted(run.slot);
-      const channel_client::answer a = client.wait(run.slot, false, true);
+      sequence = client.posted(run.channel_slot);
+      const channel_client::answer a = client.wait(run.channel_slot, false, true);
       answer.abandoned = a.abandoned ? 1 : 0;
       if (a.result == -EAGAIN) shared().refused_ns.store_relaxed(platform::now_ns());
       if (a.result > 0) answer.bytes = static_cast<std::uint64_t>(a.result & bulk_bytes_mask);
       answer.staged = a.result > 0 && (a.result & staged_flag) != 0 ? 1 : 0;
       if (!a.abandoned) {
-        take_hint(fs_, file_.version, run.slot, a.result);
+        take_hint(fs_, file_.version, run.channel_slot, a.result);
         give_back_slot(run);
       }
     }
@@ -444,7 +444,7 @@ class bulk_loader {
     GPUFS_NO_UNROLL
     for (unanswered_run& place : shared().unanswered) {
       if (!place.take(use::empty)) continue;
-      place.slot.store_relaxed(run.slot);
+      place.channel_slot.store_relaxed(run.channel_slot);
       place.sequence.store_relaxed(sequence);
       place.frame.store_relaxed(run.frame);
       place.count.store_relaxed(run.count);
@@ -460,7 +460,8 @@ class bulk_loader {
     GPUFS_NO_UNROLL
     for (unanswered_run& place : shared().unanswered) {
       if (!place.take(use::kept)) continue;
-      if (!fs_.client().is_answered(place.slot.load_relaxed(), place.sequence.load_relaxed())) {
+      if (!fs_.client().is_answered(place.channel_slot.load_relaxed(),
+                                    place.sequence.load_relaxed())) {
         place.give(use::kept);
         continue;
       }

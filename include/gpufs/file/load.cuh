@@ -124,27 +124,27 @@ class page_loader {
   }
 
   struct staged_answer {
-    std::int32_t slot;    // < 0: the loader has no slot (none was free, or it was abandoned)
-    std::int32_t result;  // bytes, or -errno
+    std::int32_t channel_slot;  // < 0: none was free, or it was abandoned
+    std::int32_t result;        // bytes, or -errno
   };
 
   GPUFS_HD std::int32_t staged(char* to, std::uint64_t want) const {
     staged_answer t{};
-    if (g_.is_leader()) t.slot = fs_.client().acquire();
+    if (g_.is_leader()) t.channel_slot = fs_.client().acquire();
     t = g_.broadcast(t);
-    if (t.slot < 0) return t.slot;
-    const auto slot = static_cast<std::uint32_t>(t.slot);
+    if (t.channel_slot < 0) return t.channel_slot;
+    const auto channel_slot = static_cast<std::uint32_t>(t.channel_slot);
     std::uint64_t done = 0;
-    // A page larger than a staging slot needs several requests.
+    // A page larger than the memory of a channel slot needs several requests.
     while (done < want) {
       const std::uint64_t piece = want - done < fs_.channel.layout.staging_bytes
                                       ? want - done
                                       : fs_.channel.layout.staging_bytes;
-      if (g_.is_leader()) t = ask(slot, offset_ + done, static_cast<std::uint32_t>(piece));
+      if (g_.is_leader()) t = ask(channel_slot, offset_ + done, static_cast<std::uint32_t>(piece));
       t = g_.broadcast(t);
       if (t.result < 0) break;
       const auto got = static_cast<std::uint64_t>(t.result);
-      copy_from_host(g_, to + done, fs_.channel.staging(slot), got);
+      copy_from_host(g_, to + done, fs_.channel.staging(channel_slot), got);
       // All members have read the staging memory before the leader posts again or releases the
       // slot.
       g_.sync();
@@ -152,7 +152,7 @@ class page_loader {
       if (got < piece) break;  // The file is shorter than when it was opened.
     }
     if (g_.is_leader()) {
-      if (t.slot >= 0) fs_.client().release(slot);
+      if (t.channel_slot >= 0) fs_.client().release(channel_slot);
       if (t.result >= 0) {
         fs_.counters().add(counter::staged_loads);
         fs_.counters().add(counter::staged_bytes, done);
@@ -162,14 +162,15 @@ class page_loader {
   }
 
   // Posts one request and waits for the answer. Called by the leader.
-  GPUFS_HD staged_answer ask(std::uint32_t slot, std::uint64_t offset, std::uint32_t length) const {
+  GPUFS_HD staged_answer ask(std::uint32_t channel_slot, std::uint64_t offset,
+                             std::uint32_t length) const {
     channel_client client = fs_.client();
-    client.post(slot, {request_code::read, file_.handle, length, offset});
-    const channel_client::answer answer = client.wait(slot);
+    client.post(channel_slot, {request_code::read, file_.handle, length, offset});
+    const channel_client::answer answer = client.wait(channel_slot);
     if (answer.abandoned) return {-1, answer.result};
-    if (answer.result < 0) return {static_cast<std::int32_t>(slot), answer.result};
-    take_hint(fs_, file_.version, slot, answer.result);
-    return {static_cast<std::int32_t>(slot), answer.result & ~hint_flag};
+    if (answer.result < 0) return {static_cast<std::int32_t>(channel_slot), answer.result};
+    take_hint(fs_, file_.version, channel_slot, answer.result);
+    return {static_cast<std::int32_t>(channel_slot), answer.result & ~hint_flag};
   }
 
   const mount_ref& fs_;

@@ -20,24 +20,25 @@ namespace gpufs::detail {
 
 // Mappings for writing.
 //
-// Stores through a pointer are not announced, so each mapped page has a copy: a page of its own in
-// the cache. Bytes that differ from the copy were stored.
+// Stores through a pointer are not announced, so each mapped page has a twin: a copy of the
+// page, in a frame of its own. Bytes that differ from the twin were stored. (The word and the idea
+// are those of TreadMarks: Keleher et al., USENIX 1994.)
 //
-// The copy holds what the file has: the page as it was mapped, plus what was written back of it
-// since (run_writer::update_copies), and cut. Bytes of the page that are not in the file yet are
-// dirty already. Only groups that write the page back, or cut it, change the copy. So all groups
+// The twin holds what the file has: the page as it was mapped, plus what was written back of it
+// since (run_writer::update_twins), and cut. Bytes of the page that are not in the file yet are
+// dirty already. Only groups that write the page back, or cut it, change the twin. So all groups
 // that look for a change find it, until one of them sends it to the host.
 //
-// That is so while the page is mapped. The last mapping evicts the copy, but cannot if another
-// group has pinned it for a moment. Such a copy is out of date when the page is mapped again. So
-// the frame of a copy counts the mappings that use it (frame_dirt::node), and a copy without any is
+// That is so while the page is mapped. The last mapping evicts the twin, but cannot if another
+// group has pinned it for a moment. Such a twin is out of date when the page is mapped again. So
+// the frame of a twin counts the mappings that use it (frame_dirt::node), and a twin without any is
 // evicted before it is used.
 
-// Makes the copy of a page, for a first mapping. Sets `made`.
+// Makes the twin of a page, for a first mapping. Sets `made`.
 template <class Group>
-class copy_of_page {
+class twin_of_page {
  public:
-  GPUFS_HD copy_of_page(const mount_ref& fs, const Group& g, const char* from, bool* made)
+  GPUFS_HD twin_of_page(const mount_ref& fs, const Group& g, const char* from, bool* made)
       : fs_(fs), g_(g), from_(from), made_(made) {}
   GPUFS_HD std::int32_t operator()(char* to) const {
     *made_ = true;
@@ -55,26 +56,26 @@ class copy_of_page {
   bool* made_;
 };
 
-// Counts one more mapping of a copy that the caller has pinned. Returns false if no mapping uses
-// the copy: then it is out of date. Called by one thread.
-GPUFS_HD inline bool join_copy(const mount_ref& fs, std::uint32_t copy_frame) {
-  atomic_word<std::uint32_t>& users = fs.dirt(copy_frame).node;
+// Counts one more mapping of a twin that the caller has pinned. Returns false if no mapping uses
+// the twin: then it is out of date. Called by one thread.
+GPUFS_HD inline bool join_twin(const mount_ref& fs, std::uint32_t twin_frame) {
+  atomic_word<std::uint32_t>& users = fs.dirt(twin_frame).node;
   std::uint32_t seen = users.load_acquire();
   while (seen != 0) {
     if (users.compare_exchange_acq_rel(seen, seen + 1)) return true;
   }
   return false;
 }
-// Evicts a copy that no mapping uses, unless another group has pinned it. The caller's pin is
+// Evicts a twin that no mapping uses, unless another group has pinned it. The caller's pin is
 // released. Called by one thread.
-GPUFS_HD inline void drop_copy(const mount_ref& fs, std::uint32_t copy_frame) {
+GPUFS_HD inline void drop_twin(const mount_ref& fs, std::uint32_t twin_frame) {
   const frame_table frames(fs);
-  frames.unpin(copy_frame);
-  if (frames.claim_resident(copy_frame)) frames.header(copy_frame).state.release();
+  frames.unpin(twin_frame);
+  if (frames.claim_resident(twin_frame)) frames.header(twin_frame).state.release();
 }
 
-// Pins the page and its copy. On success returns the pin of the page. Collective. Waits as any
-// load, and for groups that have pinned a copy that is out of date: for at most
+// Pins the page and its twin. On success returns the pin of the page. Collective. Waits as any
+// load, and for groups that have pinned a twin that is out of date: for at most
 // `reclaim_timeout_ns`, then the error is -ENOBUFS.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Group g,
@@ -85,54 +86,54 @@ GPUFS_HD GPUFS_OUT_OF_LINE page_pin pin_to_write(const mount_ref& fs, const Grou
   // Acquire and release: see are_pages_mapped().
   atomic_word<std::uint64_t>& mapped = fs.at<name_state>(fs.layout.names)->mapped;
   if (g.is_leader()) (void)mapped.fetch_add_acq_rel(name_state::one_mapping);
-  const slot_key copy = g.broadcast(key_of_copy(frame_table(fs).header(pin.frame)));
+  const slot_key twin = g.broadcast(key_of_twin(frame_table(fs).header(pin.frame)));
   const std::uint64_t start = platform::now_ns();
-  page_pin copied{};
+  page_pin twin_pin{};
   for (std::uint32_t attempt = 0;; ++attempt) {
     bool made = false;
-    copied =
-        cache.acquire({copy.high, copy.low}, copy_of_page<Group>(fs, g, fs.page(pin.frame), &made));
-    if (copied.valid < 0) break;
+    twin_pin =
+        cache.acquire({twin.high, twin.low}, twin_of_page<Group>(fs, g, fs.page(pin.frame), &made));
+    if (twin_pin.valid < 0) break;
     enum class outcome : std::uint32_t { joined, stale, gives_up } found = outcome::joined;
-    if (!made && g.is_leader() && !join_copy(fs, copied.frame)) {
-      drop_copy(fs, copied.frame);
+    if (!made && g.is_leader() && !join_twin(fs, twin_pin.frame)) {
+      drop_twin(fs, twin_pin.frame);
       found =
           platform::elapsed_ns(start) > fs.reclaim_timeout_ns ? outcome::gives_up : outcome::stale;
       platform::pause(attempt);
     }
     found = g.broadcast(found);
     if (found == outcome::joined) return pin;
-    copied.valid = -ENOBUFS;
+    twin_pin.valid = -ENOBUFS;
     if (found == outcome::gives_up) break;
   }
   if (g.is_leader()) mapped.add_relaxed(~std::uint64_t{0});
   cache.release(pin.frame);
-  return copied;
+  return twin_pin;
 }
 
-// The frame with the copy of a page that is mapped for writing; -EINVAL if there is none. The
+// The frame with the twin of a page that is mapped for writing; -EINVAL if there is none. The
 // mapping keeps it pinned. Called by one thread.
-GPUFS_HD inline std::int32_t frame_of_copy(const mount_ref& fs, std::uint32_t frame_number) {
+GPUFS_HD inline std::int32_t frame_of_twin(const mount_ref& fs, std::uint32_t frame_number) {
   const frame_table frames(fs);
-  const pinned_slot copy = frames.index().find_and_pin(key_of_copy(frames.header(frame_number)));
-  if (!copy.found) return -EINVAL;
-  frames.unpin(copy.slot);
-  return static_cast<std::int32_t>(copy.slot);
+  const pinned_slot twin = frames.index().find_and_pin(key_of_twin(frames.header(frame_number)));
+  if (!twin.found) return -EINVAL;
+  frames.unpin(twin.slot);
+  return static_cast<std::int32_t>(twin.slot);
 }
 
 // Finds what was stored in bytes [begin, end) of a mapped page, and marks it as written.
 // Collective.
 template <class Group>
 GPUFS_HD void mark_changes(const mount_ref& fs, const Group& g, const file_view& file,
-                           std::uint32_t frame_number, std::uint32_t copy_frame,
+                           std::uint32_t frame_number, std::uint32_t twin_frame,
                            std::uint64_t begin, std::uint64_t end) {
   const char* const page = fs.page(frame_number);
-  const char* const copy = fs.page(copy_frame);
+  const char* const twin = fs.page(twin_frame);
   order_mapped_stores(fs, g);
   bool any = false;
   for (std::uint64_t w = begin / 64 + g.rank(); begin < end && w <= (end - 1) / 64; w += g.size()) {
     const std::uint64_t bits =
-        differing_bytes(page + w * 64, copy + w * 64) & page_dirt::bits(w, begin, end);
+        differing_bytes(page + w * 64, twin + w * 64) & page_dirt::bits(w, begin, end);
     if (bits == 0) continue;
     any = true;
     GPUFS_SCHEDULE_POINT("map.mark");
@@ -167,19 +168,19 @@ GPUFS_HD writable_mapping map_to_write(const Group& g, const mount_ref& fs, std:
 }
 
 // Marks the bytes that were stored in a mapping as dirty. Stores the frame of the page in
-// `frame_number`, and the frame of its copy in `copy`. Returns 0; -EINVAL if `m` is no mapping for
+// `frame_number`, and the frame of its twin in `twin`. Returns 0; -EINVAL if `m` is no mapping for
 // writing; or -EBADF. Collective. Waits while the file is being truncated.
 template <class Group>
 GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const writable_mapping& m,
-                                   std::uint32_t& frame_number, std::int32_t& copy) {
+                                   std::uint32_t& frame_number, std::int32_t& twin) {
   if (!find_frame(fs, m.data, frame_number) || m.bytes <= 0) return -EINVAL;
   const auto within = static_cast<std::uint64_t>(m.data - fs.page(frame_number));
   if (static_cast<std::uint64_t>(m.bytes) > fs.layout.page_bytes() - within) return -EINVAL;
   g.sync();
-  copy = 0;
-  if (g.is_leader()) copy = frame_of_copy(fs, frame_number);
-  copy = g.broadcast(copy);
-  if (copy < 0) return copy;
+  twin = 0;
+  if (g.is_leader()) twin = frame_of_twin(fs, frame_number);
+  twin = g.broadcast(twin);
+  if (twin < 0) return twin;
   const found_file found = find_to_write(fs, g, m.fd);
   if (found.error != 0) return found.error;
   if (g.is_leader()) begin_size_use(fs, found.view.node);
@@ -189,7 +190,7 @@ GPUFS_HD std::int32_t take_changes(const mount_ref& fs, const Group& g, const wr
                                    << fs.layout.page_shift;
   const std::uint64_t stop = within + static_cast<std::uint64_t>(m.bytes);
   const std::uint64_t there = size > page_begin ? size - page_begin : 0;
-  mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(copy), within,
+  mark_changes(fs, g, found.view, frame_number, static_cast<std::uint32_t>(twin), within,
                stop < there ? stop : there);
   if (g.is_leader()) end_size_use(fs, found.view.node);
   return 0;
@@ -200,8 +201,8 @@ template <class Group>
 GPUFS_HD std::int32_t write_mapping(const Group& g, const mount_ref& fs,
                                     const writable_mapping& m) {
   std::uint32_t frame_number = 0;
-  std::int32_t copy = 0;
-  const std::int32_t result = take_changes(fs, g, m, frame_number, copy);
+  std::int32_t twin = 0;
+  const std::int32_t result = take_changes(fs, g, m, frame_number, twin);
   if (result != 0) return result;
   return by_one_warp(g, [&](const one_warp_of<Group>& part) {
     return write_back(fs, part).flush_page(frame_number);
@@ -214,17 +215,17 @@ GPUFS_HD std::int32_t unmap_written(const Group& g, const mount_ref& fs,
                                     const writable_mapping& m) {
   if (m.bytes <= 0) return 0;
   std::uint32_t frame_number = 0;
-  std::int32_t copy = 0;
-  const std::int32_t result = take_changes(fs, g, m, frame_number, copy);
+  std::int32_t twin = 0;
+  const std::int32_t result = take_changes(fs, g, m, frame_number, twin);
   if (result != 0 && result != -EBADF) return result;
   g.sync();
   if (g.is_leader()) {
     const frame_table frames(fs);
-    const auto copy_frame = static_cast<std::uint32_t>(copy);
-    // Release: a group that maps the page again, and finds no mapping of the copy, evicts the copy.
-    (void)fs.dirt(copy_frame).node.fetch_add_release(~0u);
-    // The copy is no longer needed, unless another group has mapped the page too.
-    drop_copy(fs, copy_frame);
+    const auto twin_frame = static_cast<std::uint32_t>(twin);
+    // Release: a group that maps the page again, and finds no mapping of the twin, evicts the twin.
+    (void)fs.dirt(twin_frame).node.fetch_add_release(~0u);
+    // The twin is no longer needed, unless another group has mapped the page too.
+    drop_twin(fs, twin_frame);
     frames.unpin(frame_number);
     // Release: pairs with are_pages_mapped(). A group that sees the lower count also sees the marks
     // of what was stored (with -EBADF: it is lost).

@@ -31,20 +31,20 @@ namespace gpufs::detail {
 class record_table {
  public:
   GPUFS_HD explicit record_table(const mount_ref& fs) : fs_(&fs) {}
-  GPUFS_HD open_file& at(std::uint32_t slot) const {
-    return fs_->at<open_file>(fs_->layout.files)[slot];
+  GPUFS_HD open_file& at(std::uint32_t record) const {
+    return fs_->at<open_file>(fs_->layout.files)[record];
   }
-  GPUFS_HD slot_header& header(std::uint32_t slot) const { return at(slot).header; }
+  GPUFS_HD slot_header& header(std::uint32_t record) const { return at(record).header; }
   GPUFS_HD hash_index<record_table> index() const {
     return {fs_->at<index_bucket>(fs_->layout.file_buckets), fs_->layout.file_bucket_count, *this};
   }
   // Releases a pin, and closes the file if it was the last pin. Every unpin checks this, because a
   // pin of a mistaken lookup may be the last one too. Returns the result of close_on_host(), or 0
   // if nothing was closed.
-  GPUFS_HD std::int32_t unpin(std::uint32_t slot) const {
-    const std::uint32_t word = header(slot).state.unpin();
+  GPUFS_HD std::int32_t unpin(std::uint32_t record) const {
+    const std::uint32_t word = header(record).state.unpin();
     return slot_state::phase(word) == slot_phase::resident && slot_state::pins(word) == 0
-               ? close_unused(slot)
+               ? close_unused(record)
                : 0;
   }
   // Has the host close a file. If the file has an inode state, waits for the host: otherwise a
@@ -54,7 +54,7 @@ class record_table {
   // an open of this file is answered: by the host, if the request was posted; otherwise by
   // close_before_open(). The request also reports the bytes that a gclose has discarded. Called by
   // one thread.
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t slot, std::uint64_t handle,
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_on_host(std::uint32_t record, std::uint64_t handle,
                                                         std::uint32_t node, bool writes) const {
     channel_client client = fs_->client();
     // The file may have dirty bytes; the end of the mount writes them if the file is still open
@@ -62,7 +62,7 @@ class record_table {
     if (node != no_node && client.is_dead()) return -EIO;
     const std::int32_t acquired = client.acquire();
     if (acquired < 0) {
-      keep_unclosed(slot, handle, take_discarded(node, writes), false);
+      keep_unclosed(record, handle, take_discarded(node, writes), false);
       return acquired;
     }
     const auto channel_slot = static_cast<std::uint32_t>(acquired);
@@ -77,12 +77,12 @@ class record_table {
     if (answer.abandoned) GPUFS_SCHEDULE_POINT("file.close_unanswered");
     // The inode state may belong to another file by now. The end of the mount finds the error by
     // the handle, if the service has not closed the file until then.
-    if (answer.abandoned && discarded != 0) keep_unclosed(slot, handle, discarded, true);
+    if (answer.abandoned && discarded != 0) keep_unclosed(record, handle, discarded, true);
     return answer.result;
   }
   // Has the host close the files that could not be closed before (keep_unclosed()). Called before
   // an open is posted in `channel_slot`, which the caller has acquired. Returns 0; or -errno, and
-  // then the slot is abandoned.
+  // then the channel slot is abandoned.
   GPUFS_HD std::int32_t close_before_open(std::uint32_t channel_slot) const {
     if (!fs_->writes()) return 0;
     // Acquire: pairs with the release in keep_unclosed().
@@ -98,9 +98,9 @@ class record_table {
   // change. Both waits end by themselves, and no valid close fails because of a surplus one. The
   // function uses no compare-exchange loop (slot_state::try_unpin has the reason).
   enum class holding : std::uint32_t { none, one_of_several, last };
-  [[nodiscard]] GPUFS_HD holding drop_holder(std::uint32_t slot, std::uint32_t tag,
+  [[nodiscard]] GPUFS_HD holding drop_holder(std::uint32_t record, std::uint32_t tag,
                                              bool writes) const {
-    atomic_word<std::uint64_t>& holders = at(slot).tag_holders;
+    atomic_word<std::uint64_t>& holders = at(record).tag_holders;
     for (std::uint32_t attempt = 0;; ++attempt) {
       const open_file::held seen = open_file::holders_in(holders.load_relaxed());
       if (file_facts::tag_of(seen.generation) != tag) return holding::none;
@@ -124,45 +124,45 @@ class record_table {
   }
 
   // Called only by the owner of the record. `size`: the size, or the node (file_facts::size).
-  GPUFS_HD void describe(std::uint32_t slot, std::uint64_t version, std::uint64_t size) const {
+  GPUFS_HD void describe(std::uint32_t record, std::uint64_t version, std::uint64_t size) const {
     for (std::uint32_t i = 0; i < file_copies; ++i) {
-      file_facts& facts = fs_->facts_of(slot, i);
+      file_facts& facts = fs_->facts_of(record, i);
       store_tagged(facts.version, version);
       store_tagged(facts.size, size);
-      file_counts& counts = fs_->counts_of(slot, i);
+      file_counts& counts = fs_->counts_of(record, i);
       counts.hits.store_relaxed(0);
       counts.page_loads.store_relaxed(0);
       counts.direct_loads.store_relaxed(0);
       counts.loaded_bytes.store_relaxed(0);
     }
   }
-  GPUFS_HD void set_generation(std::uint32_t slot, std::uint32_t generation, std::uint64_t handle,
+  GPUFS_HD void set_generation(std::uint32_t record, std::uint32_t generation, std::uint64_t handle,
                                std::uint32_t mode, std::uint32_t holders) const {
     // Each call raises the generation by one, and starts from no holders. It adds to the word
     // instead of storing it, so that it does not overwrite the undo of a surplus gclose.
-    at(slot).tag_holders.add_relaxed((std::uint64_t{1} << 32) + holders);
-    at(slot).handle.store_relaxed(handle);
+    at(record).tag_holders.add_relaxed((std::uint64_t{1} << 32) + holders);
+    at(record).handle.store_relaxed(handle);
     for (std::uint32_t i = 0; i < file_copies; ++i)
-      fs_->facts_of(slot, i).set_tags(generation, handle, mode);
+      fs_->facts_of(record, i).set_tags(generation, handle, mode);
   }
   // Records are not evicted: an open record has a holder.
   GPUFS_HD static bool claim_resident(std::uint32_t) { return false; }
 
  private:
-  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unused(std::uint32_t slot) const {
+  GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t close_unused(std::uint32_t record) const {
     GPUFS_SCHEDULE_POINT("file.close");
     // Fails if the file was opened again meanwhile, or if another thread closes it.
-    if (!header(slot).state.claim(slot_phase::resident)) return 0;
-    index().remove(header(slot).key(), slot);
-    const std::uint64_t handle = at(slot).handle.load_relaxed();
-    const file_facts& facts = fs_->facts_of(slot, 0);
+    if (!header(record).state.claim(slot_phase::resident)) return 0;
+    index().remove(header(record).key(), record);
+    const std::uint64_t handle = at(record).handle.load_relaxed();
+    const file_facts& facts = fs_->facts_of(record, 0);
     const std::uint64_t size = facts.size.load_relaxed();
     const bool has_node = (size & file_facts::size_in_node) != 0;
     const bool writes = (file_facts::mode_in(facts.tag_mode.load_relaxed()) & access_write) != 0;
-    set_generation(slot, at(slot).generation() + 1, 0, 0, 0);
-    header(slot).state.release();
+    set_generation(record, at(record).generation() + 1, 0, 0, 0);
+    header(record).state.release();
     fs_->counters().add(counter::closes);
-    return close_on_host(slot, handle, has_node ? static_cast<std::uint32_t>(size) : no_node,
+    return close_on_host(record, handle, has_node ? static_cast<std::uint32_t>(size) : no_node,
                          writes);
   }
 
@@ -182,12 +182,12 @@ class record_table {
   // in the next one that remembers none. `posted`: the close is posted, but was not answered in
   // time. In a read-only mount the file stays open at the host until the mount ends, which does no
   // harm.
-  GPUFS_HD void keep_unclosed(std::uint32_t slot, std::uint64_t handle, std::int32_t discarded,
+  GPUFS_HD void keep_unclosed(std::uint32_t record, std::uint64_t handle, std::int32_t discarded,
                               bool posted) const {
     if (!fs_->writes()) return;
     for (std::uint32_t i = 0; i < fs_->layout.file_count; ++i) {
       std::uint64_t none = 0;
-      open_file& place = at((slot + i) % fs_->layout.file_count);
+      open_file& place = at((record + i) % fs_->layout.file_count);
       if (place.unclosed.load_relaxed() != 0 ||
           !place.unclosed.compare_exchange_acq_rel(none, open_file::being_kept))
         continue;
@@ -235,9 +235,9 @@ class record_table {
 };
 
 // The low bits of the generation are part of the descriptor.
-GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t slot, std::uint32_t generation) {
+GPUFS_HD inline std::int32_t make_descriptor(std::uint32_t record, std::uint32_t generation) {
   return static_cast<std::int32_t>(
-      ((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) | slot);
+      ((generation & ((1u << limits::generation_bits) - 1)) << limits::open_files_bits) | record);
 }
 
 // Looks a descriptor up. It takes no pin, because the caller's open is one. Called by one thread.
@@ -250,19 +250,19 @@ struct found_file {
   std::uint32_t tag;  // tag of the generation
 };
 GPUFS_HD inline found_file look_up(const mount_ref& fs, std::int32_t fd) {
-  const std::uint32_t slot = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
+  const std::uint32_t record = static_cast<std::uint32_t>(fd) & (limits::open_files_max - 1);
   const bool odd = ((static_cast<std::uint32_t>(fd) >> limits::open_files_bits) & 1) != 0;
-  if (fd < 0 || !odd || slot >= fs.layout.file_count) return {{}, -EBADF, 0};
-  const file_facts& facts = fs.facts_of(slot);
+  if (fd < 0 || !odd || record >= fs.layout.file_count) return {{}, -EBADF, 0};
+  const file_facts& facts = fs.facts_of(record);
   const word_pair a = load_tagged(&facts.version);
   const word_pair b = load_tagged(&facts.size);
   const std::uint32_t tag = file_facts::tag_in(a.second);
-  if (make_descriptor(slot, tag) != fd || tag != file_facts::tag_in(b.second))
+  if (make_descriptor(record, tag) != fd || tag != file_facts::tag_in(b.second))
     return {{}, -EBADF, 0};
   const bool has_node = (b.first & file_facts::size_in_node) != 0;
   const std::uint64_t size = has_node ? 0 : b.first;
   const std::uint32_t node = has_node ? static_cast<std::uint32_t>(b.first) : no_node;
-  return {{a.first, size, file_facts::handle_in(a.second, b.second), slot, node,
+  return {{a.first, size, file_facts::handle_in(a.second, b.second), record, node,
            file_facts::mode_in(b.second)},
           0,
           tag};

@@ -135,7 +135,7 @@ class opener {
                               mode, may_change};
 
     hash_index<record_table> index = records_.index();
-    std::uint32_t slot = 0;
+    std::uint32_t record = 0;
     const channel_client client = fs_.client();
     channel_client::deadline waiting = channel_client::begin_wait();
     for (std::uint32_t round = 0;; ++round) {
@@ -157,7 +157,7 @@ class opener {
       }
       const auto begun = begin_load(index, record_ring(), key, round);
       if (begun.what == hash_index<record_table>::begun::yes) {
-        slot = begun.slot;
+        record = begun.slot;
         break;
       }
       // A record may become free in a moment, but a table full of open files stays full.
@@ -165,8 +165,8 @@ class opener {
         return done(-EMFILE);
       platform::pause(round);
     }
-    const step s = ask(path, static_cast<std::uint32_t>(length), wanted, slot);
-    if (s.channel_slot < 0) index.fail_load(key, slot, s.result);
+    const step s = ask(path, static_cast<std::uint32_t>(length), wanted, record);
+    if (s.channel_slot < 0) index.fail_load(key, record, s.result);
     return s;
   }
 
@@ -179,7 +179,7 @@ class opener {
   };
 
   GPUFS_HD step ask(const char* path, std::uint32_t length, const open_request& wanted,
-                    std::uint32_t slot) {
+                    std::uint32_t record) {
     channel_client client = fs_.client();
     const std::int32_t acquired = client.acquire();
     if (acquired < 0) return done(acquired);
@@ -201,7 +201,7 @@ class opener {
       return done(answer.result);
     }
     const reply_record& reply = fs_.channel.reply(channel_slot);
-    open_file& file = records_.at(slot);
+    open_file& file = records_.at(record);
     const std::uint32_t node = reply.node.load_relaxed();
     const std::uint32_t mode = reply.mode.load_relaxed();
     std::uint32_t access = wanted.access;
@@ -210,7 +210,7 @@ class opener {
     const file_view view{reply.version.load_relaxed(),
                          reply.size.load_relaxed(),
                          reply.handle.load_relaxed(),
-                         slot,
+                         record,
                          node,
                          access};
     if (node != no_node) {
@@ -219,13 +219,14 @@ class opener {
       // published, so before any page is fetched through it.
       if ((access & access_once) == 0) fs_.node(node).may_fetch.store_release(1);
     }
-    records_.describe(slot, view.version,
+    records_.describe(record, view.version,
                       node != no_node ? file_facts::size_in_node | node : view.size);
     file.modified_ns.store_relaxed(reply.modified_ns.load_relaxed());
     file.changed_ns.store_relaxed(reply.changed_ns.load_relaxed());
     file.inode.store_relaxed(reply.inode.load_relaxed());
     file.device.store_relaxed(reply.device.load_relaxed());
-    records_.set_generation(slot, file.generation() + 1, view.handle, (mode & 0xffffu) | access, 1);
+    records_.set_generation(record, file.generation() + 1, view.handle, (mode & 0xffffu) | access,
+                            1);
     return {view, acquired, answer.result, (mode & fresh_flag) != 0};
   }
 

@@ -18,16 +18,16 @@ GPUFS_HD std::int64_t send_bytes(const Group& g, const mount_ref& fs, std::int32
     if (g.is_leader()) acquired = fs.client().acquire();
     acquired = g.broadcast(acquired);
     if (acquired < 0) return acquired;
-    const auto slot = static_cast<std::uint32_t>(acquired);
+    const auto channel_slot = static_cast<std::uint32_t>(acquired);
     const std::uint64_t room = fs.channel.layout.staging_bytes;
     const std::uint64_t n = bytes - sent < room ? bytes - sent : room;
-    copy_to_host(g, fs.channel.staging(slot), static_cast<const char*>(data) + sent, n);
+    copy_to_host(g, fs.channel.staging(channel_slot), static_cast<const char*>(data) + sent, n);
     g.sync();  // All members' bytes come before the leader posts the request.
     std::int32_t result = 0;
     if (g.is_leader()) {
       const request asked{request_code::send, static_cast<std::uint32_t>(sink),
                           static_cast<std::uint32_t>(n), 0};
-      result = fs.client().ask(slot, asked).result;
+      result = fs.client().ask(channel_slot, asked).result;
       if (result >= 0) fs.counters().add(counter::sent_bytes, n);
     }
     result = g.broadcast(result);

@@ -105,8 +105,8 @@ GPUFS_HD void cut_page(const mount_ref& fs, const Group& g, write_back<Group>& w
   if (g.is_leader()) page_dirt(fs, frame_number).note_cut();
   if (g.is_leader()) mapped = are_pages_mapped(fs) ? 1 : 0;
   if (g.broadcast(mapped) == 0) return;
-  change_copy(fs, g, frame_number,
-              [&](char* copy) { zero_in_page(g, copy + keep, page_bytes - keep); });
+  change_twin(fs, g, frame_number,
+              [&](char* twin) { zero_in_page(g, twin + keep, page_bytes - keep); });
 }
 
 // Waits for write-backs under way of pages from `size` on. No other write-back begins before `cuts`
