@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,8 @@ class Job:
         self.counts = Counts()
         self.in_background = False
         self.is_stopped = False
+        self.cpu_s = 0.0  # processor time of the commands that have ended
+        self.lock = threading.Lock()  # of it
         self.processes: set[subprocess.Popen[bytes]] = set()
 
     def stop(self) -> None:
@@ -103,9 +106,9 @@ class Job:
         if self.is_stopped:
             kill_session(process)
         try:
-            status = process.wait(timeout_s or self.timeout_s)
-        except subprocess.TimeoutExpired:
-            raise StageError(f"out of time in: {' '.join(words)}") from None
+            status = self.wait(process, timeout_s or self.timeout_s)
+            if status is None:
+                raise StageError(f"out of time in: {' '.join(words)}")
         finally:
             # Also what the command left running, and when this program is interrupted.
             kill_session(process)
@@ -113,6 +116,19 @@ class Job:
             self.processes.discard(process)
         if status != 0:
             raise StageError(f"exit status {status} from: {' '.join(words)}")
+
+    def wait(self, process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+        """Returns the exit status, or None after the time limit. Counts the processor time."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if ended:
+                process.returncode = os.waitstatus_to_exitcode(status)
+                with self.lock:
+                    self.cpu_s += usage.ru_utime + usage.ru_stime
+                return process.returncode
+            time.sleep(0.05)
+        return None
 
     def run_tests(
         self, report: Path, *command: str | Path, env: Mapping[str, str] | None = None
@@ -266,18 +282,20 @@ class StageRun:
         self.job = Job(stage.name, self.log, stage.timeout_s)
         self.failure: Exception | None = None
         self.seconds: dict[str, float] = {}
+        self.cpu_s: dict[str, float] = {}
 
     def run_part(self, name: str, part: Callable[[Job], None] | None) -> None:
         """Runs a part of the stage, unless there is none or the part before has failed."""
         if part is None or self.failure is not None:
             return
-        start = time.monotonic()
+        start, cpu_s = time.monotonic(), self.job.cpu_s
         try:
             part(self.job)
         except (StageError, OSError, ElementTree.ParseError) as error:
             self.log.write(f"{self.stage.name}: {error}\n")
             self.failure = error
         self.seconds[name] = time.monotonic() - start
+        self.cpu_s[name] = self.job.cpu_s - cpu_s
 
     def run_in_background(self) -> None:
         self.job.in_background = True
@@ -301,9 +319,11 @@ class StageRun:
 
     def __str__(self) -> str:
         """Returns the seconds of the stage itself, and of what it had done in the background."""
-        own = self.seconds.get("own", 0)
-        before = self.seconds.get("background")
-        return f"{own:5.0f} s" + (f" (background: {before:.0f} s)" if before is not None else "")
+        text = f"{self.seconds.get('own', 0):5.0f} s, CPU {self.cpu_s.get('own', 0):.0f} s"
+        if "background" in self.seconds:
+            text += f" (before: {self.seconds['background']:.0f} s"
+            text += f", CPU {self.cpu_s['background']:.0f} s)"
+        return text
 
 
 class Background:
@@ -347,6 +367,7 @@ def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
     outcomes: dict[str, str] = {}
     total = Counts()
     summary: list[str] = []
+    cpu_s = 0.0
     failures: list[str] = []
     start = time.monotonic()
     background = Background()
@@ -366,6 +387,7 @@ def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
                 run = background.wait_for(stage)
                 run.run_part("own", stage.run)
                 outcome, counts, seconds = run.finish(), run.job.counts, str(run)
+                cpu_s += run.job.cpu_s
             outcomes[stage.name] = outcome
             if stage.name != "setup" or outcome == "failed":
                 total.add(counts)
@@ -375,7 +397,7 @@ def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
     finally:
         background.stop()
     minutes, seconds_left = divmod(round(time.monotonic() - start), 60)
-    print(f"\nSummary, after {minutes} min {seconds_left} s")
+    print(f"\nSummary, after {minutes} min {seconds_left} s (CPU: {cpu_s:.0f} s)")
     for line in summary:
         print(f"  {line}")
     for failure in failures:
