@@ -280,7 +280,7 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
-    if (node != no_node) leave(*version, writes);
+    if (node != no_node) (void)leave(*version, writes);
   };
   result = nullptr;
   try {
@@ -357,8 +357,9 @@ void file_table::close_all() {
   }
 }
 
-int file_table::close(std::uint64_t handle) {
+int file_table::close(std::uint64_t handle, int discarded) {
   std::shared_ptr<host_file> last;
+  std::shared_ptr<writing_state> left;
   shard& s = shards_[shard_of(handle)];
   {
     const std::unique_lock lock(s.mutex);
@@ -373,9 +374,14 @@ int file_table::close(std::uint64_t handle) {
       ++s.retired;
     else s.unused.push_back(static_cast<std::uint32_t>(found - s.entries.data()));
     epoch_.fetch_add(1);  // sequentially consistent: see is_open()
+    // Several groups may ask for one close at the same time, and open the file as soon as it is
+    // answered. So who finds the handle gone also finds the file left, and the loss in the log.
+    if (last->writes()) {
+      if (discarded != 0) errors_.add_discarded(last->path(), discarded);
+      forget_writer(*last);
+    }
+    if (last->node() != no_node) left = leave(last->version(), last->writes());
   }
-  if (last->writes()) forget_writer(*last);
-  if (last->node() != no_node) leave(last->version(), last->writes());
   last->close_backend_file();
   return 0;
 }

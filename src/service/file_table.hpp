@@ -10,12 +10,12 @@
 //     openers seldom contend.
 //   - version_shard::mutex guards a shard of the version map, and the fields of its versions that
 //     say so. The shard follows from the file's device and inode.
-//   - nodes_mutex_ guards the node lists, and a file's place in them. It may be taken while a
-//     version_shard::mutex is held.
+//   - nodes_mutex_ guards the node lists, and a file's place in them.
 //   - host_file::mutex_ guards one file's backend file.
 //
-// Except in that one case, no thread takes a mutex while it holds another. No mutex is held during
-// I/O, or while objects are created or destroyed (only a table may grow).
+// A close takes the first three within each other, in this order, and the error log's. An open
+// takes the second and the third. No other thread takes a mutex while it holds another. No mutex is
+// held during I/O, or while objects are created or destroyed (only a table may grow).
 //
 // Handles. A mount issues each handle once, and each version number once. So a late request, whose
 // file is closed and whose place has another file, finds no file. Both count up from a random
@@ -273,8 +273,10 @@ class file_table {
   std::shared_ptr<host_file> find_writer(std::uint64_t name) const;
   // All files that are open for writing.
   std::vector<std::shared_ptr<host_file>> writers() const;
-  // 0, or -EBADF.
-  int close(std::uint64_t handle);
+  // 0, or -EBADF. `discarded`: -errno of the bytes that the last gclose has discarded, or 0. A
+  // close that returns -EBADF, because another one was first, returns after that one has reported
+  // them and left the version.
+  int close(std::uint64_t handle, int discarded = 0);
   // Closes all handles. Called when no other thread uses the table.
   void close_all();
 
@@ -432,7 +434,7 @@ class file_table {
   static bool is_changed(const file_version& version);
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
-  void leave(file_version& version, bool writes);
+  std::shared_ptr<writing_state> leave(file_version& version, bool writes);
   void forget_writer(host_file& file);
   bool make_room(unsigned first_shard);
 

@@ -61,17 +61,17 @@ void file_table::forget_writer(host_file& file) {
   epoch_.fetch_add(1);  // sequentially consistent: see is_written_through()
 }
 
-// Removes a file from its version's node. The last one frees the node.
-void file_table::leave(file_version& version, bool writes) {
+// Removes a file from its version's node. The last one frees the node, and gets what the writers
+// shared, to be destroyed after all mutexes are released.
+std::shared_ptr<writing_state> file_table::leave(file_version& version, bool writes) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
-  std::shared_ptr<writing_state> last;  // destroyed after the mutexes are released
   const std::lock_guard lock(s.mutex);
   if (writes) --version.writers;
-  if (--version.sharers != 0) return;
+  if (--version.sharers != 0) return nullptr;
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
   version.node = no_node;
-  last.swap(version.writing);
+  return std::move(version.writing);
 }
 
 // Whether backend calls are under way that write or truncate the file. For a version without

@@ -270,12 +270,7 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
 
 // For a file opened for writing, `offset` is the errno of discarded bytes, or 0.
 std::int32_t request_server::serve_close(const request& r) {
-  if (r.offset != 0) {
-    const std::shared_ptr<host_file> file = files_.find(r.handle);
-    const int status = r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO;
-    if (file != nullptr && file->writes()) files_.errors().add_discarded(file->path(), status);
-  }
-  return files_.close(r.handle);
+  return files_.close(r.handle, r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO);
 }
 
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {
