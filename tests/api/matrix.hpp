@@ -53,11 +53,10 @@ inline std::vector<setting> settings(std::vector<source> sources,
   }
   const std::size_t sizes = page_sizes.size();
   if (!is_sanitized || sizes < 2) return all;
-  // Every second: of several sources one for each kind and size of pages in turn; of one source one
-  // size for each kind in turn.
+  // Of each source and kind one size of pages; the others when the share is another one.
   std::vector<setting> some;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if ((i / sizes + i % sizes) % 2 == 0) some.push_back(all[i]);
+    if ((i / sizes + i % sizes + rotation()) % sizes == 0) some.push_back(all[i]);
   }
   return some;
 }

@@ -26,13 +26,16 @@ inline std::uint64_t from_environment(const char* name, std::uint64_t otherwise)
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
+// Which share of something long this run takes.
+inline std::uint64_t rotation() { return from_environment("GPUFS_TEST_ROTATION", 0); }
+
 struct seed_range {
   std::uint64_t first, count;
 };
 // The seeds of a test that usually takes `usual` of them.
 inline seed_range seeds_of(std::uint64_t usual) {
   const bool is_given = std::getenv("GPUFS_TEST_SEED") != nullptr;
-  const std::uint64_t first = 1 + from_environment("GPUFS_TEST_ROTATION", 0) * usual;
+  const std::uint64_t first = 1 + rotation() * usual;
   return {from_environment("GPUFS_TEST_SEED", first),
           from_environment("GPUFS_TEST_SEED_COUNT", is_given ? 1 : usual)};
 }
