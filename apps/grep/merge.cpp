@@ -10,7 +10,7 @@ namespace gpufs::grep {
 
 namespace {
 
-constexpr unsigned threads_max = 16;
+constexpr unsigned mergers_max = 16;
 constexpr std::size_t counts_per_thread = 50'000;  // fewer are not worth a thread
 
 struct ranked_counts {
@@ -155,7 +155,7 @@ match_list merge_counts(const std::vector<file_counts>& all,
   for (const ranked_counts& counts : sorted) total += counts.count;
   const std::size_t threads =
       std::clamp<std::size_t>(total / counts_per_thread, 1,
-                              std::clamp(std::thread::hardware_concurrency(), 1u, threads_max));
+                              std::clamp(std::thread::hardware_concurrency(), 1u, mergers_max));
 
   // Where each thread's counts begin. Each thread gets about as many; no file is divided.
   std::vector<std::size_t> begin(threads + 1, sorted.size());

@@ -24,7 +24,7 @@ namespace gpufs::grep {
 
 namespace {
 
-constexpr unsigned threads_max = 8;
+constexpr unsigned walkers_max = 8;
 constexpr const char* of_pseudo_file_system =
     "is of a pseudo file system, whose files cannot be searched";
 
@@ -152,7 +152,7 @@ bool by_path(const file_item& a, const file_item& b) { return a.path < b.path; }
 // Sorts the files by path: the order of the threads is arbitrary, and neighbours in a sorted list
 // are neighbours on the disk.
 void list_all_with_threads(pending_directories& pending, found& out) {
-  const std::size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, threads_max);
+  const std::size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, walkers_max);
   std::vector<found> parts(threads);
   job::in_threads(threads, [&](std::size_t t) {
     list_all(pending, parts[t]);

@@ -45,7 +45,7 @@ class launch_stream {
 };
 
 // Each group opens the files in an order of its own, reads parts of them, and closes them.
-struct reading {
+struct planned_reads {
   std::vector<script> scripts;
   std::string input;
   std::uint64_t output_bytes = 0;
@@ -58,9 +58,9 @@ struct known_file {
 
 constexpr std::uint64_t part_bytes = 3000;
 
-reading make_reading(const std::vector<known_file>& files, std::uint32_t groups,
-                     std::uint64_t seed) {
-  reading r;
+planned_reads make_reading(const std::vector<known_file>& files, std::uint32_t groups,
+                           std::uint64_t seed) {
+  planned_reads r;
   std::mt19937_64 random(seed);
   std::vector<std::uint64_t> paths;
   for (const known_file& f : files) paths.push_back(add_string(r.input, f.path));
@@ -92,8 +92,8 @@ struct totals {
   std::uint64_t pages = 0;
 };
 
-totals check_reading(const std::vector<known_file>& files, const reading& r, const performance& p,
-                     std::uint64_t page_bytes) {
+totals check_reading(const std::vector<known_file>& files, const planned_reads& r,
+                     const performance& p, std::uint64_t page_bytes) {
   totals t;
   for (std::size_t g = 0; g < r.scripts.size(); ++g) {
     const std::string* content = nullptr;
@@ -158,7 +158,7 @@ TEST_P(concurrency_test, counters_add_up) {
   std::uint64_t bytes = 0;
   mount fs(options);
   for (std::uint64_t round = 0; round < 5; ++round) {
-    const reading r = make_reading(files, groups, round);
+    const planned_reads r = make_reading(files, groups, round);
     const totals t = check_reading(
         files, r, stage(fs, GetParam(), groups).run(r.scripts, r.input, r.output_bytes),
         options.page_bytes);
@@ -318,7 +318,7 @@ TEST_P(concurrency_test, several_launches_at_once_on_one_mount) {
     users.emplace_back([&, u] {
       const launch_stream stream(fs);
       for (std::uint64_t round = 0; round < 4; ++round) {
-        const reading r = make_reading(files, groups, u * 100 + round);
+        const planned_reads r = make_reading(files, groups, u * 100 + round);
         stage s(fs, GetParam(), groups, stream.get());
         (void)check_reading(files, r, s.run(r.scripts, r.input, r.output_bytes),
                             options.page_bytes);
@@ -342,7 +342,7 @@ TEST_P(concurrency_test, several_mounts_at_once_on_the_same_files) {
       for (std::uint64_t round = 0; round < 3; ++round) {
         mount fs(own);
         const launch_stream stream(fs);
-        const reading r = make_reading(files, groups, u * 100 + round);
+        const planned_reads r = make_reading(files, groups, u * 100 + round);
         stage s(fs, GetParam(), groups, stream.get());
         (void)check_reading(files, r, s.run(r.scripts, r.input, r.output_bytes), own.page_bytes);
       }

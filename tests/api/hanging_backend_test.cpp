@@ -24,7 +24,6 @@ using namespace std::chrono_literals;
 
 // Far above all time-outs that the tests set, which are below a second: a machine may be slow.
 constexpr std::uint64_t limit_ns = 60'000'000'000;
-constexpr std::uint64_t extent_bytes = 65536;
 
 std::size_t threads_now() {
   std::size_t count = 0;

@@ -27,8 +27,6 @@
 namespace gpufs::testing {
 namespace {
 
-constexpr std::uint64_t extent_bytes = 65536;
-
 // ---- one mount and its files
 
 struct setup {

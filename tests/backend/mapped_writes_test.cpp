@@ -25,7 +25,7 @@
 namespace gpufs::testing {
 namespace {
 
-constexpr std::uint64_t large = mapped_writes::bytes_min, page = 4096;
+constexpr std::uint64_t large = mapped_writes::bytes_min, host_page_bytes = 4096;
 
 // A file in memory, which is a tmpfs's, and one in a folder, opened by the POSIX backend as for a
 // mount that writes.
@@ -69,7 +69,7 @@ class writes_by_mapping : public ::testing::TestWithParam<bool> {
               static_cast<std::int64_t>(bytes.size()));
   }
 
-  static constexpr std::uint64_t content_bytes = 300 * page + 123;
+  static constexpr std::uint64_t content_bytes = 300 * host_page_bytes + 123;
   const temporary_folder folder_;
   std::string path_;
   int fd_ = -1;
@@ -82,8 +82,9 @@ INSTANTIATE_TEST_SUITE_P(, writes_by_mapping, ::testing::Bool(),
 TEST_P(writes_by_mapping, are_large_ones_to_what_the_file_has) {
   std::string expected = content();
   constexpr std::uint64_t border = std::uint64_t{1} << 20;  // of windows
-  for (const std::uint64_t offset : {std::uint64_t{0}, page, page - 1, 3 * page + 77,
-                                     border - large, border - 100, content_bytes - large}) {
+  for (const std::uint64_t offset :
+       {std::uint64_t{0}, host_page_bytes, host_page_bytes - 1, 3 * host_page_bytes + 77,
+        border - large, border - 100, content_bytes - large}) {
     const std::string bytes(large, static_cast<char>('a' + offset % 26));
     write(bytes, offset);
     expected.replace(offset, bytes.size(), bytes);
@@ -131,10 +132,10 @@ TEST_P(writes_by_mapping, change_the_files_times) {
 TEST_P(writes_by_mapping, are_not_to_holes) {
   ASSERT_EQ(ftruncate(fd_, 0), 0);
   ASSERT_EQ(ftruncate(fd_, content_bytes), 0);
-  write(std::string(large, 'h'), page);
+  write(std::string(large, 'h'), host_page_bytes);
   EXPECT_FALSE(file_->writes_together());
-  EXPECT_TRUE(content() == std::string(page, '\0') + std::string(large, 'h') +
-                               std::string(content_bytes - page - large, '\0'));
+  EXPECT_TRUE(content() == std::string(host_page_bytes, '\0') + std::string(large, 'h') +
+                               std::string(content_bytes - host_page_bytes - large, '\0'));
 }
 
 TEST_P(writes_by_mapping, leave_errors_to_pwrite) {
@@ -147,7 +148,8 @@ TEST_P(writes_by_mapping, leave_errors_to_pwrite) {
 
 TEST_P(writes_by_mapping, to_a_file_that_becomes_shorter_under_the_copy_come_whole) {
   if (!is_known()) return;
-  for (const std::uint64_t end : {std::uint64_t{0}, page, 3 * page + 5, large}) {
+  for (const std::uint64_t end :
+       {std::uint64_t{0}, host_page_bytes, 3 * host_page_bytes + 5, large}) {
     fill(std::string(content_bytes, 'o'));
     int truncations = 0;
     const schedule_hook hook([&](const char* name) {
@@ -155,10 +157,10 @@ TEST_P(writes_by_mapping, to_a_file_that_becomes_shorter_under_the_copy_come_who
       EXPECT_EQ(ftruncate(fd_, static_cast<off_t>(end)), 0);
     });
     const std::string bytes(large, 't');
-    write(bytes, 2 * page);
+    write(bytes, 2 * host_page_bytes);
     EXPECT_EQ(truncations, 1);
-    std::string expected(std::min(end, 2 * page), 'o');
-    expected.resize(2 * page, '\0');
+    std::string expected(std::min(end, 2 * host_page_bytes), 'o');
+    expected.resize(2 * host_page_bytes, '\0');
     EXPECT_TRUE(content() == expected + bytes) << end;
     EXPECT_FALSE(file_->writes_together());
   }
@@ -199,7 +201,7 @@ TEST(mapped_writes, are_not_for_files_that_cannot_be_mapped) {
 // As many as all mounts together may have; then writes and reads go on without.
 TEST_P(writes_by_mapping, are_none_when_there_are_too_many_mappings) {
   std::vector<char*> mappings;
-  for (char* data; (data = copy_mapping::make(fd_, page, 0, PROT_READ)) != nullptr;)
+  for (char* data; (data = copy_mapping::make(fd_, host_page_bytes, 0, PROT_READ)) != nullptr;)
     mappings.push_back(data);
   EXPECT_LE(mappings.size(), static_cast<std::size_t>(copy_mapping::most));
   EXPECT_GE(mappings.size(), static_cast<std::size_t>(copy_mapping::most) / 2);
@@ -207,7 +209,7 @@ TEST_P(writes_by_mapping, are_none_when_there_are_too_many_mappings) {
   write(std::string(large, 'n'), 0);
   EXPECT_FALSE(file_->writes_together());
   EXPECT_TRUE(content() == expected.replace(0, large, large, 'n'));
-  for (char* const data : mappings) copy_mapping::end(data, page);
+  for (char* const data : mappings) copy_mapping::end(data, host_page_bytes);
   write(std::string(large, 'm'), 0);
   EXPECT_EQ(file_->writes_together(), is_known());
   EXPECT_TRUE(content() == expected.replace(0, large, large, 'm'));

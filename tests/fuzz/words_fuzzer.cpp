@@ -12,13 +12,13 @@
 namespace gpufs::testing {
 namespace {
 
-struct outcome {
+struct list_contents {
   std::vector<std::string> words;
   bool is_refused = false;
 };
 
-outcome split(const std::string& text) {
-  outcome found;
+list_contents split(const std::string& text) {
+  list_contents found;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     std::string word = text.substr(at, end - at);
@@ -37,7 +37,7 @@ void fuzz_words(std::span<const std::uint8_t> input) {
   fuzz_input in(input);
   const std::size_t piece = in.byte() % 64 + std::size_t{1};
   const std::string text = in.text(in.left());
-  outcome got;
+  list_contents got;
   try {
     grep::word_list list("LIST");
     for (std::size_t at = 0; at < text.size(); at += piece) {
@@ -49,7 +49,7 @@ void fuzz_words(std::span<const std::uint8_t> input) {
     require(e.code().value() == EINVAL, "another error than a list has");
     got.is_refused = true;
   }
-  const outcome wanted = split(text);
+  const list_contents wanted = split(text);
   require(got.is_refused == wanted.is_refused, "a list is refused, or taken, and should not be");
   require(wanted.is_refused || got.words == wanted.words, "other words than the list has");
 }

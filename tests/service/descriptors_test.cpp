@@ -25,7 +25,7 @@ namespace gpufs::testing {
 namespace {
 
 std::string path_of(std::size_t i) { return "/files/" + std::to_string(i); }
-std::string content_of(std::size_t i) { return "content of file " + std::to_string(i); }
+std::string content_of_file(std::size_t i) { return "content of file " + std::to_string(i); }
 
 class descriptors : public ::testing::Test {
  protected:
@@ -65,14 +65,14 @@ TEST_F(descriptors, thousands_of_open_files_are_readable_with_a_few) {
   constexpr std::size_t count = 3000;
   std::vector<std::shared_ptr<host_file>> files;
   for (std::size_t i = 0; i < count; ++i) {
-    memory_->write(path_of(i), content_of(i));
+    memory_->write(path_of(i), content_of_file(i));
     files.push_back(open(path_of(i)));
   }
   EXPECT_EQ(table_.open_count(), count);
   std::mt19937 random(3);
   for (std::size_t i = 0; i < 2 * count; ++i) {
     const std::size_t f = random() % count;
-    ASSERT_EQ(read(*files[f]).second, content_of(f));
+    ASSERT_EQ(read(*files[f]).second, content_of_file(f));
   }
   EXPECT_LE(memory_->open_most(), descriptors_max);
 }
@@ -82,7 +82,7 @@ TEST_F(descriptors, several_readers_go_beyond_the_bound_only_by_what_they_use) {
   constexpr unsigned readers = 6;
   std::vector<std::shared_ptr<host_file>> files;
   for (std::size_t i = 0; i < count; ++i) {
-    memory_->write(path_of(i), content_of(i));
+    memory_->write(path_of(i), content_of_file(i));
     files.push_back(open(path_of(i)));
   }
   std::atomic<std::size_t> wrong{0};
@@ -92,7 +92,7 @@ TEST_F(descriptors, several_readers_go_beyond_the_bound_only_by_what_they_use) {
       std::mt19937 random(t);
       for (int i = 0; i < 2000; ++i) {
         const std::size_t f = random() % count;
-        if (read(*files[f]).second != content_of(f)) ++wrong;
+        if (read(*files[f]).second != content_of_file(f)) ++wrong;
       }
     });
   }
@@ -145,7 +145,7 @@ TEST_F(descriptors, a_file_that_keeps_its_own_survives_an_exchange) {
 
 TEST_F(descriptors, when_the_system_has_none_left_the_table_gives_some_back_and_tries_again) {
   for (std::size_t i = 0; i < 8; ++i) {
-    memory_->write(path_of(i), content_of(i));
+    memory_->write(path_of(i), content_of_file(i));
     open(path_of(i));
   }
   for (const int error_number : {EMFILE, ENFILE}) {
@@ -182,7 +182,7 @@ TEST_F(descriptors_of_a_service, many_files_are_readable_with_a_few) {
   constexpr std::size_t count = 500;
   std::vector<std::uint64_t> handles;
   for (std::size_t i = 0; i < count; ++i) {
-    memory_->write(path_of(i), content_of(i));
+    memory_->write(path_of(i), content_of_file(i));
     handles.push_back(rig_.open(path_of(i)).handle);
   }
   std::atomic<std::size_t> wrong{0};
@@ -192,7 +192,7 @@ TEST_F(descriptors_of_a_service, many_files_are_readable_with_a_few) {
       std::mt19937 random(c);
       for (int i = 0; i < 500; ++i) {
         const std::size_t f = random() % count;
-        if (rig_.read(handles[f], 0, 100).bytes != content_of(f)) ++wrong;
+        if (rig_.read(handles[f], 0, 100).bytes != content_of_file(f)) ++wrong;
       }
     });
   }
@@ -248,7 +248,7 @@ TEST(written_descriptors, are_not_all_that_there_are) {
   EXPECT_LT(handles.size(), 16u);
   // The others are served, with what is left.
   for (std::size_t i = 0; i < 40; ++i) {
-    io->write(path_of(i), content_of(i));
+    io->write(path_of(i), content_of_file(i));
     ASSERT_EQ(table.open(path_of(i), false, handle, file), 0);
   }
   EXPECT_LE(io->open_most(), 16u + 2u);

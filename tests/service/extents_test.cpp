@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/device.hpp"
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
 #include "support/memory_backend.hpp"
@@ -23,8 +24,6 @@ namespace gpufs::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::uint64_t extent_bytes = 65536;
 
 std::string content_of(std::uint64_t bytes) {
   std::string content(bytes, '\0');

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gpufs/backend.hpp"
+#include "support/device.hpp"
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
 #include "support/hanging_backend.hpp"
@@ -35,8 +36,6 @@ __sanitizer_get_current_allocated_bytes();  // NOLINT(bugprone-reserved-identifi
 
 namespace gpufs::testing {
 namespace {
-
-constexpr std::uint64_t extent_bytes = 65536;
 
 service_rig_options with_extents() {
   service_rig_options options;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace gpufs::testing {
 // Each test program has one of the two definitions: on_cpu.cpp, on_gpu.cpp.
 device_kind device();
 
+// Of the mounts that base_options() describes.
+inline constexpr std::uint64_t extent_bytes = 65536;
+
 // Options of a small mount: 256 frames of 4 KiB, so that tests reach eviction soon. There is no
 // direct path; tests that want it turn it on. The timeouts are long enough for a loaded machine
 // under a sanitizer, and end a test that hangs.
@@ -24,7 +28,7 @@ inline mount_options base_options() {
   options.page_bytes = 4096;
   options.workers = 2;
   options.extent_budget_bytes = 0;
-  options.extent_bytes = 65536;
+  options.extent_bytes = extent_bytes;
   options.channel_slots = 16;
   options.staging_bytes = 8192;
   options.open_files = 256;

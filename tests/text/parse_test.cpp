@@ -56,7 +56,7 @@ std::string half_way(double value, random_numbers& random) {
   return mantissa + text.substr(e);
 }
 
-std::string random_text(random_numbers& random) {
+std::string text_of_numbers(random_numbers& random) {
   std::array<char, 1300> text{};
   const double value = random.number();
   const int precision = static_cast<int>(random.below(30));
@@ -86,7 +86,7 @@ TEST(Parse, NumbersAreTheSameAsStrtodGives) {
     std::string texts;
     std::vector<parsed_case> cases;
     for (std::size_t i = 0; i < count; ++i) {
-      const std::string text = random_text(random);
+      const std::string text = text_of_numbers(random);
       cases.push_back({texts.size(), text.size(), 0, 0});
       texts += text + '\0';
     }
