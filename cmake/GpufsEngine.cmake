@@ -24,6 +24,8 @@ function(gpufs_engine name)
   endif()
   set(sources ${engine_SOURCES} ${engine_KERNELS} ${engine_OPTIMIZED_KERNELS})
   add_library(gpufs_${name} STATIC)
+  # Several processors should compile kernels.
+  set_target_properties(gpufs_${name} PROPERTIES UNITY_BUILD OFF)
   gpufs_engine_library(gpufs_${name} gpufs ${sources})
   if(engine_TESTED AND GPUFS_BUILD_TESTS)
     add_library(gpufs_${name}_checked STATIC EXCLUDE_FROM_ALL)

@@ -32,11 +32,10 @@ COMPILE_TIMEOUT_S = 3600
 
 
 def configure(job: Job, preset: str) -> None:
-    # Equal for all stages: a different architecture would compile everything again. Eight sources
-    # are compiled as one, in two thirds of the time (docs/decisions/build.md).
-    options = ["-DCMAKE_UNITY_BUILD=ON"]
-    if preset == "release":
-        options.append(f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}")
+    # Equal for all stages: a different architecture would compile everything again.
+    options = (
+        [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"] if preset == "release" else []
+    )
     job.run("cmake", "--preset", preset, *options)
 
 

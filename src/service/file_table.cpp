@@ -12,9 +12,13 @@
 
 #include "base/uninterrupted.hpp"
 #include "gpufs/base/limits.hpp"
+#include "gpufs/base/platform.cuh"
 
 namespace gpufs {
 namespace {
+
+// How many writers of one node may be closed, one after another, before one is reached.
+constexpr int writers_tried = 64;
 
 std::int64_t wall_clock_ns() {
   timespec t;
@@ -115,11 +119,14 @@ int file_table::open_to_read(const std::string& path, bool no_follow, unsigned f
 }
 
 int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
+  GPUFS_SCHEDULE_POINT("file_table.reach");
   {
     const std::lock_guard lock(file.mutex_);
     file.used_ = true;
     reached = file.file_;
   }
+  // Only files that are read are opened again. A writer without a descriptor has been closed.
+  if (reached == nullptr && file.writes()) return -EBADF;
   // A thread that only reopens a file has no shard of its own.
   const auto anywhere = [this] { return next_room_.fetch_add(1, std::memory_order_relaxed); };
   if (reached != nullptr) {
@@ -232,9 +239,15 @@ int file_table::look_up(lookups::entries& among, std::uint64_t name, lookups& kn
   }
   found = &among[lookups::place(name)];
   if (name != 0 && found->name == name) return 0;
-  lookups::entry fresh{name, &among == &known.open ? find(name) : find_writer(name), nullptr};
-  if (fresh.file == nullptr) return -EBADF;
-  const int status = reach(*fresh.file, fresh.reached);
+  const bool is_writer = &among == &known.writers;
+  lookups::entry fresh{name, nullptr, nullptr};
+  // A writer may be closed before it is reached. Then another one writes the version, or none.
+  int status = -EBADF;
+  for (int left = writers_tried; status == -EBADF && left > 0; left = is_writer ? left - 1 : 0) {
+    fresh.file = is_writer ? find_writer(name) : find(name);
+    if (fresh.file == nullptr) return -EBADF;
+    status = reach(*fresh.file, fresh.reached);
+  }
   if (status < 0) return status;
   *found = std::move(fresh);
   return 0;

@@ -2,8 +2,6 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <barrier>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -114,42 +112,6 @@ TEST_F(file_table_test, a_handle_does_not_come_again) {
   for (const std::uint64_t late : seen) ASSERT_EQ(table_.close(late), -EBADF);
   EXPECT_EQ(read(last, 10, 0), "a");
   EXPECT_EQ(read(held, 10, 0), "b");
-}
-
-// Groups that ask for one close at the same time open the file as soon as theirs is answered: no
-// open joins the writer that is leaving, and bytes that were lost are lost once.
-TEST_F(file_table_test, all_closes_of_a_handle_return_when_it_is_closed_and_its_loss_told_once) {
-  io_->write("/a", "a");
-  file_table table(io_, 64, 1024);
-  constexpr std::uint64_t rounds = is_sanitized ? 3'000 : 30'000;
-  std::uint64_t handle = 0;
-  std::shared_ptr<host_file> file;
-  std::atomic<std::uint64_t> closed{0};
-  std::barrier both(2);
-  std::thread another([&] {
-    for (std::uint64_t round = 0; round < rounds; ++round) {
-      both.arrive_and_wait();
-      if (table.close(handle, -EIO) == 0) ++closed;
-      both.arrive_and_wait();
-    }
-  });
-  std::uint64_t joined = 0, told_otherwise = 0;
-  for (std::uint64_t round = 1; round <= rounds; ++round) {
-    EXPECT_EQ(table.open_to_change("/a", {}, handle, file), 0);
-    both.arrive_and_wait();
-    if (table.close(handle, -EIO) == 0) ++closed;
-    const file_error_list losses = table.errors().list();
-    std::uint64_t next = 0;
-    EXPECT_EQ(table.open_to_change("/a", {}, next, file), 0);
-    both.arrive_and_wait();
-    if (losses.errors.size() != 1 || losses.errors[0].count != round) ++told_otherwise;
-    if (file->joined()) ++joined;
-    EXPECT_EQ(table.close(next), 0);
-  }
-  another.join();
-  EXPECT_EQ(closed, rounds);
-  EXPECT_EQ(joined, 0u);
-  EXPECT_EQ(told_otherwise, 0u);
 }
 
 TEST_F(file_table_test, the_name_of_a_writer_does_not_come_again) {

@@ -194,10 +194,13 @@ class record_table {
       // Release, twice: a thread in close_unclosed() that reads this error sees that the handle
       // before it has gone; and a thread that reads this handle sees its error.
       place.unclosed_discarded.store_release(posted ? -discarded : discarded);
-      place.unclosed.store_release(handle);
       name_state& names = *fs_->at<name_state>(fs_->layout.names);
       if (discarded != 0) names.unclosed_losses.add_relaxed(1);
+      // Counted before another group can find the handle, have it closed, and count it off: else
+      // the count could be 0 while a third handle is kept.
       if (!posted) (void)names.unclosed.fetch_add_release(1);
+      GPUFS_SCHEDULE_POINT("file.keep_unclosed");
+      place.unclosed.store_release(handle);
       return;
     }
   }
