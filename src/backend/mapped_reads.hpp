@@ -17,9 +17,9 @@
 // same pages (guarded_copy.hpp), except for the page where the file ends: there the mapping shows
 // zeros where pread returns fewer bytes. So a read counts only if its last byte is not zero after
 // all bytes were copied: then the file still reached that far. Other reads are left to pread: one
-// in 256 of random bytes, most reads of whole numbers of a fixed width. One case remains: a file
-// that is truncated and written again during the copy of these few kilobytes. ext4's pread can then
-// show zeros too.
+// in 256 of random bytes, most reads of whole numbers of a fixed width. Two cases remain, in which
+// ext4's pread can show zeros too: a file that is truncated and written again during the copy of
+// these few kilobytes; and the page in which a truncated file ends, while Linux clears its end.
 //
 // Cost: 8 bytes of page tables for each page that was read, until the file is closed. The pages
 // count as the program's resident memory, although they belong to the page cache.

@@ -155,9 +155,11 @@ TEST_F(reads_by_mapping, of_a_file_that_is_truncated_just_before_the_copy_have_n
   }
 }
 
-TEST_F(reads_by_mapping, while_the_file_is_truncated_have_no_zeros) {
+// While Linux clears the end of the page in which the file ends now, the bytes there are zeros up
+// to some place. A pread of ext4 shows them as well.
+TEST_F(reads_by_mapping, while_the_file_is_truncated_have_no_zeros_but_those_of_its_last_page) {
   std::atomic<bool> done{false}, pause{false};
-  std::atomic<std::uint64_t> served{0}, wrong{0};
+  std::atomic<std::uint64_t> served{0}, wrong{0}, cut{0};
   std::shared_mutex
       // nobody reads while the file gets longer; what was cut off is missing all that time
       writing;
@@ -169,16 +171,25 @@ TEST_F(reads_by_mapping, while_the_file_is_truncated_have_no_zeros) {
         const std::uint64_t offset = i * 777 % (window - 4096);
         while (pause) std::this_thread::yield();
         const std::shared_lock lock(writing);
+        const std::uint64_t cut_before = cut;
         if (!mapped_->read(to.data(), to.size(), offset)) continue;
         ++served;
-        if (content_.compare(offset, to.size(), to) != 0) ++wrong;
+        for (std::uint64_t k = 0; k < to.size(); ++k) {
+          if (to[k] == content_[offset + k]) continue;
+          const std::uint64_t at = offset + k;
+          const auto is_cleared = [&](std::uint64_t end) {
+            return to[k] == 0 && at >= end && at / 4096 == end / 4096;
+          };
+          if (!is_cleared(cut_before) && !is_cleared(cut)) ++wrong;
+        }
       }
     });
   }
   for (std::uint64_t i = 0; i < 200; ++i) {
     const std::uint64_t before = served;
     EXPECT_TRUE(eventually([&] { return served > before + 10; }));
-    folder_.truncate("file", i * 1237 % window);
+    cut = i * 1237 % window;
+    folder_.truncate("file", cut);
     pause = true;  // readers would keep the lock among themselves
     {
       const std::unique_lock lock(writing);
