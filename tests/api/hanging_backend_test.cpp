@@ -157,13 +157,12 @@ TEST_P(hanging_backend_test, what_the_last_gclose_discarded_is_reported_at_the_e
   const std::shared_ptr<hanging_backend::gate> gate = io->calls();
   mount_options o = options(std::move(io));
   o.workers = std::max(o.workers, 2u);  // the others answer
-  o.request_timeout = std::chrono::milliseconds(500);
   mount fs(o);
   {
-    session s(fs, group_kind::thread);
-    const std::int32_t fd = s.open("lost", O_RDWR | O_CREAT);
-    ASSERT_EQ(s.write(fd, "some", 0), 4);
-    ASSERT_EQ(s.write(fd, "lost", 1 << 17), 4);
+    session s(fs, group_kind::thread), patient(fs, group_kind::thread, std::chrono::seconds(60));
+    const std::int32_t fd = patient.open("lost", O_RDWR | O_CREAT);
+    ASSERT_EQ(patient.write(fd, "some", 0), 4);
+    ASSERT_EQ(patient.write(fd, "lost", 1 << 17), 4);
     EXPECT_EQ(in_time("close", [&] { return s.close(fd); }), -EIO);
   }
   gate->release();
@@ -187,7 +186,8 @@ TEST_P(hanging_backend_test, so_may_a_sink) {
   {
     session s(*fs, group_kind::thread);
     EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
-    EXPECT_GE(in_time("open", [&] { return s.open("a"); }), 0) << "the workers are there";
+    session patient(*fs, group_kind::thread, std::chrono::seconds(60));
+    EXPECT_GE(in_time("open", [&] { return patient.open("a"); }), 0) << "the workers are there";
   }
   in_time("unmount", [&] { return fs.reset(), 0; });
   go_on = true;
@@ -197,11 +197,12 @@ TEST_P(hanging_backend_test, so_may_a_sink) {
 
 // Its function returns after the mount has ended, and then its thread answers the kernel.
 TEST_P(hanging_backend_test, so_may_a_sink_that_could_not_be_closed) {
-  std::atomic<bool> go_on{false};
+  std::atomic<bool> go_on{false}, taking{false};
   const auto used = std::make_shared<int>(0);  // by the function, until it returns
   auto fs = std::make_unique<mount>(options(memory_));
   fs->start_timeline();
-  const std::int32_t sink = fs->open_sink([&go_on, used](const char*, std::size_t) {
+  const std::int32_t sink = fs->open_sink([&go_on, &taking, used](const char*, std::size_t) {
+    taking = true;
     while (!go_on) std::this_thread::sleep_for(1ms);
     return *used;
   });
@@ -209,6 +210,7 @@ TEST_P(hanging_backend_test, so_may_a_sink_that_could_not_be_closed) {
     session s(*fs, group_kind::thread);
     EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
   }
+  EXPECT_TRUE(eventually([&] { return taking.load(); }));
   EXPECT_FALSE(in_time("close_sink", [&] { return fs->close_sink(sink); }));
   try {
     fs->unmount();
@@ -224,11 +226,12 @@ TEST_P(hanging_backend_test, so_may_a_sink_that_could_not_be_closed) {
 
 // A sink that could not be closed in time and has returned since is no obstacle.
 TEST_P(hanging_backend_test, a_sink_that_returns_after_its_close_gave_up_lets_the_mount_end) {
-  std::atomic<bool> go_on{false};
+  std::atomic<bool> go_on{false}, taking{false};
   mount_options o = options(memory_);
   o.unmount_timeout = std::chrono::nanoseconds(limit_ns);
   mount fs(o);
-  const std::int32_t sink = fs.open_sink([&go_on](const char*, std::size_t) {
+  const std::int32_t sink = fs.open_sink([&go_on, &taking](const char*, std::size_t) {
+    taking = true;
     while (!go_on) std::this_thread::sleep_for(1ms);
     return 0;
   });
@@ -236,6 +239,7 @@ TEST_P(hanging_backend_test, a_sink_that_returns_after_its_close_gave_up_lets_th
     session s(fs, group_kind::thread);
     EXPECT_EQ(in_time("send", [&] { return s.send(sink, "x"); }), -EIO);
   }
+  EXPECT_TRUE(eventually([&] { return taking.load(); }));
   EXPECT_FALSE(in_time("close_sink", [&] { return fs.close_sink(sink); }));
   go_on = true;
   EXPECT_NO_THROW(fs.unmount());
@@ -280,7 +284,8 @@ TEST_P(hanging_backend_test, so_may_a_close_of_what_the_service_left_open) {
   ends.before = [all] { all->is_ending = true; };
   io->add(ends);
   mount_options o = options(std::make_shared<leaving_backend>(io, all));
-  o.request_timeout = std::chrono::seconds(5);  // or a busy machine's sync hangs, too
+  o.request_timeout = std::chrono::seconds(5);  // or a busy machine's sync hangs, too,
+  o.unmount_timeout = std::chrono::seconds(3);  // or the end of a thread
   auto fs = std::make_unique<mount>(o);
   {
     session s(*fs, group_kind::thread);

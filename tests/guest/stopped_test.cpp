@@ -100,14 +100,14 @@ TEST_P(guest_stopped, requests_under_way_get_their_answers) {
 TEST_P(guest_stopped, loses_time_and_no_byte) {
   in_child([this] {
     mount_options o = options();
-    o.request_timeout = std::chrono::seconds(2);
-    o.reclaim_timeout = std::chrono::seconds(2);
+    o.request_timeout = std::chrono::seconds(4);
+    o.reclaim_timeout = std::chrono::seconds(4);
     mount fs(o);
     const pid_t self = getpid(), stopper = fork();
     if (stopper == 0) {
       (void)usleep(300'000);
       (void)::kill(self, SIGSTOP);
-      (void)usleep(3'000'000);
+      (void)usleep(4'500'000);
       (void)::kill(self, SIGCONT);
       (void)usleep(300'000);
       _exit(0);

@@ -128,6 +128,7 @@ def test_a_slow_benchmark_ends_at_the_deadline(
 ) -> None:
     slow = dataclasses.replace(bench.BENCHMARKS["random"], name="slow", make=make)
     monkeypatch.setitem(bench.BENCHMARKS, "slow", slow)
+    monkeypatch.setenv("GPUFS_COMMIT", "a commit")  # without git, which takes time
     with bench.World.make(
         "cpu", file=os.fspath(bench_file), size=4 << 20, quick=True, tree=[], tell=print
     ) as world:

@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/eventually.hpp"
 #include "support/memory_backend.hpp"
 #include "support/service_rig.hpp"
 
@@ -67,6 +68,7 @@ TEST(idle_service, is_not_kept_awake_by_bells_without_requests) {
   view.request(1).store({request_code::read, 1, 4096, 0}, 5);
   view.bell(1).store_release(6);
   EXPECT_EQ(rig.read(rig.open("/a").handle, 0, 4).bytes, "cont");
+  EXPECT_TRUE(eventually([&] { return rig.workers().served_count() >= 2u; }));
   EXPECT_EQ(rig.workers().served_count(), 2u);
   std::this_thread::sleep_for(1100ms);
   const double before = process_seconds();

@@ -149,6 +149,7 @@ TEST_F(kinds_of_threads, openers_open_and_workers_read) {
   EXPECT_EQ(openers.size(), 3u);
   EXPECT_TRUE(std::includes(openers.begin(), openers.end(), opened.begin(), opened.end()));
   for (const long thread : read) EXPECT_FALSE(openers.contains(thread));
+  EXPECT_TRUE(eventually([&] { return rig.workers().served_count() >= 6u * 50 * 3; }));
   EXPECT_EQ(rig.workers().served_count(), 6u * 50 * 3);
   EXPECT_EQ(rig.files().open_count(), 0u);
 }
@@ -203,6 +204,7 @@ TEST_F(kinds_of_threads, without_the_kind_of_openers_workers_do_all) {
     EXPECT_EQ(rig.close(r.handle).result, 0);
   }
   EXPECT_TRUE(watched_->openers().empty());
+  EXPECT_TRUE(eventually([&] { return rig.workers().served_count() >= 9u; }));
   EXPECT_EQ(rig.workers().served_count(), 9u);
 }
 

@@ -239,16 +239,19 @@ INSTANTIATE_TEST_SUITE_P(request, late_open,
                          });
 
 TEST_P(late_open, is_closed_by_its_worker_at_once) {
-  std::atomic<bool> go_on{false};
+  std::atomic<bool> go_on{false}, stands{false};
   fault hang;
   hang.on = operation::open;
   hang.before = [&] {
+    stands = true;
     while (!go_on) std::this_thread::yield();
   };
   io_->add(hang);
   service_rig rig(io_);
   channel_client c = rig.memory().client({50 * ms});
-  EXPECT_TRUE(c.wait(post(rig, c)).abandoned);
+  const std::uint32_t slot = post(rig, c);
+  while (!stands) std::this_thread::yield();
+  EXPECT_TRUE(c.wait(slot).abandoned);
   go_on = true;
   expect_nothing_left(rig);
 }
@@ -257,8 +260,9 @@ TEST_P(late_open, is_closed_by_its_worker_at_once) {
 // other, and both close.
 TEST_P(late_open, is_closed_also_when_the_answer_and_the_withdrawal_cross) {
   for (const bool caller_is_first : {false, true}) {
-    std::atomic<bool> withdraws{false}, has_answered{false}, has_withdrawn{false};
+    std::atomic<bool> withdraws{false}, has_answered{false}, has_withdrawn{false}, stands{false};
     io_->add({.on = operation::open, .times_max = 1, .before = [&] {
+                stands = true;
                 while (!withdraws) std::this_thread::yield();
               }});
     service_rig rig(io_);
@@ -273,7 +277,9 @@ TEST_P(late_open, is_closed_also_when_the_answer_and_the_withdrawal_cross) {
         }
       });
       channel_client c = rig.memory().client({50 * ms});
-      const channel_client::answer got = c.wait(post(rig, c));
+      const std::uint32_t slot = post(rig, c);
+      while (!stands) std::this_thread::yield();
+      const channel_client::answer got = c.wait(slot);
       EXPECT_TRUE(got.abandoned);
       EXPECT_EQ(got.result, -EIO);
       has_withdrawn = true;

@@ -176,6 +176,7 @@ void failing_calls::stop() {
   last = std::min(last.load(), calls_of_chosen());
   allocations->stop();
 }
+void failing_calls::stop_after(std::uint64_t calls) { last = std::min(last.load(), calls); }
 
 bool failing_calls::has_struck() const { return strikes_on(kinds[chosen].name) != 0; }
 std::uint64_t failing_calls::strikes_on(std::string_view kind) {

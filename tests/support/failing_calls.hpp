@@ -38,8 +38,9 @@ class failing_calls {
   failing_calls(const failing_calls&) = delete;
   failing_calls& operator=(const failing_calls&) = delete;
 
-  // No more calls fail from now on.
+  // No more calls fail from now on; or after the first `calls` of the kind.
   void stop();
+  void stop_after(std::uint64_t calls);
 
   bool has_struck() const;
   // Failed calls of a kind, and all its calls, since the last failing_calls was made.
