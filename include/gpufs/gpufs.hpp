@@ -211,7 +211,7 @@ class mount {
   std::int32_t open_sink(std::function<int(const char* bytes, std::size_t count)> take);
   // Closes a sink. Waits for the current call of `take`, at most `request_timeout`; no further
   // call begins. Returns false if `take` has not returned by then; what it uses must stay until it
-  // does.
+  // does. A later call waits for it again.
   [[nodiscard]] bool close_sink(std::int32_t sink);
 
   // Reads a file into the page cache, and maps and registers it for direct loads, as far as the

@@ -2,7 +2,10 @@
 
 #include <errno.h>
 
+#include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "gpufs/base/platform.cuh"
@@ -21,13 +24,18 @@ sink_table::~sink_table() { (void)stop(deadline::after(deadline::never)); }
 
 std::int32_t sink_table::open(taker take) {
   sink_list fresh;
-  fresh.push_back({0, std::make_shared<entry>(std::move(take)), std::make_unique<host_threads>()});
+  fresh.push_back(
+      {0, std::make_shared<entry>(std::move(take)), std::make_unique<host_threads>(), false});
   const std::lock_guard lock(mutex_);
   for (std::size_t tried = 0; tried < sinks_.size(); ++tried) {
     const std::uint64_t number = (next_number_ + tried) % numbers;
     sink_list& place = sinks_[number % sinks_.size()];
     if (!place.empty()) continue;
-    fresh.front().thread->start("a sink", [e = fresh.front().shared] { serve(*e); });
+    // The function's own objects are destroyed before the thread counts as ended.
+    fresh.front().thread->start("a sink", [e = fresh.front().shared]() mutable {
+      serve(*e);
+      e.reset();
+    });
     fresh.front().number = number;
     place.swap(fresh);
     next_number_ = number + 1;
@@ -41,49 +49,72 @@ sink_table::sink_list* sink_table::find(std::uint64_t number) {
   return !place.empty() && place.front().number == number ? &place : nullptr;
 }
 
-void sink_table::ask_to_end(const open_sink& sink) {
+void sink_table::ask_to_end(entry& e) {
   {
-    const std::lock_guard lock(sink.shared->mutex);
-    sink.shared->is_closed = true;
+    const std::lock_guard lock(e.mutex);
+    e.is_closed = true;
   }
-  sink.shared->wake.notify_one();
+  e.wake.notify_one();
 }
 
 bool sink_table::close(std::int32_t sink, const deadline& end) {
-  sink_list closed;
+  if (sink < 0) return true;
+  const auto number = static_cast<std::uint64_t>(sink);
+  std::shared_ptr<entry> closed;
   {
     const std::lock_guard lock(mutex_);
-    sink_list* const found = sink < 0 ? nullptr : find(static_cast<std::uint64_t>(sink));
-    if (found == nullptr) return true;
-    closed.swap(*found);
+    if (sink_list* const found = find(number); found != nullptr) {
+      closed = std::move(found->front().shared);
+      ending_.splice(ending_.end(), *found);
+    }
   }
-  ask_to_end(closed.front());
-  closed.front().shared.reset();
-  const bool ended = closed.front().thread->wait_until(end);
-  const std::lock_guard lock(mutex_);
-  // Drop the sinks whose functions have returned since. This does not wait.
-  left_.remove_if([](const open_sink& s) { return s.thread->wait_until(deadline::after(0)); });
-  if (!ended) left_.splice(left_.end(), closed);
-  return ended;
+  if (closed != nullptr) ask_to_end(*closed);
+  closed.reset();
+  return wait_for(end, [number](const open_sink& s) { return s.number == number; });
 }
 
 bool sink_table::stop(const deadline& end) {
-  sink_list all;
   {
     const std::lock_guard lock(mutex_);
-    for (sink_list& place : sinks_) all.splice(all.end(), place);
-    all.splice(all.end(), left_);
+    for (sink_list& place : sinks_) ending_.splice(ending_.end(), place);
   }
-  for (const open_sink& sink : all) {
-    if (sink.shared != nullptr) ask_to_end(sink);
+  for (;;) {
+    std::shared_ptr<entry> closed;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto open = std::find_if(ending_.begin(), ending_.end(),
+                                     [](const open_sink& s) { return s.shared != nullptr; });
+      if (open == ending_.end()) break;
+      closed = std::move(open->shared);
+    }
+    ask_to_end(*closed);
   }
-  bool ended = true;
-  for (const open_sink& sink : all) {
-    if (sink.thread->wait_until(end)) continue;
+  if (wait_for(end, [](const open_sink& s) { return !s.is_abandoned; })) return true;
+  const std::lock_guard lock(mutex_);
+  for (open_sink& sink : ending_) {
     sink.thread->leave();
-    ended = false;
+    sink.is_abandoned = true;
   }
-  return ended;
+  return false;
+}
+
+template <class Wanted>
+bool sink_table::wait_for(const deadline& end, const Wanted& is_wanted) {
+  // Several threads may wait for one sink, and a host_threads object is for one thread at a time.
+  // So they look in turn.
+  constexpr std::uint64_t pause_ns_max = 2'000'000;
+  for (std::uint64_t pause_ns = 20'000;; pause_ns = std::min(2 * pause_ns, pause_ns_max)) {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_.remove_if([](const open_sink& s) {
+        return !s.is_abandoned && s.thread->wait_until(deadline::after(0));
+      });
+      if (std::none_of(ending_.begin(), ending_.end(), is_wanted)) return true;
+    }
+    const std::uint64_t left_ns = end.left_ns();
+    if (left_ns == 0) return false;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause_ns, left_ns)));
+  }
 }
 
 int sink_table::send(std::uint64_t sink, const char* bytes, std::size_t count, answer to) {

@@ -46,8 +46,9 @@ class sink_table {
   // be created.
   std::int32_t open(taker take);
   // Closes a sink. No call of its function begins any more; queued sends get -EBADF. Waits for the
-  // call under way. Returns false when that call has not returned by the deadline. Then everything
-  // that the function uses must stay alive until it returns, and stop() waits for it again.
+  // call under way; so does a close of a sink that another one is closing, or has given up. Returns
+  // false when that call has not returned by the deadline. Then everything that the function uses
+  // must stay alive until it returns, and stop() waits for it again.
   [[nodiscard]] bool close(std::int32_t sink, const deadline& end);
   // Queues a message. Returns 0: then the bytes must stay until the sink's thread calls `to`, which
   // must not throw. Otherwise returns -EBADF, or -ENOBUFS when more messages are queued than a
@@ -78,18 +79,23 @@ class sink_table {
     std::uint64_t number = 0;
     std::shared_ptr<entry> shared;  // null once closed
     std::unique_ptr<host_threads> thread;
+    bool is_abandoned = false;  // by stop(): nobody learns when its function returns
   };
   // Lists, so that a sink moves from one to another without an allocation.
   using sink_list = std::list<open_sink>;
   // The place of the sink with this number, or null when it is not open. The caller holds mutex_.
   sink_list* find(std::uint64_t number);
   static void serve(entry& e);
-  static void ask_to_end(const open_sink& sink);
+  static void ask_to_end(entry& e);
+  // Drops the sinks that have ended, until none in `ending_` is wanted. Returns false at the
+  // deadline.
+  template <class Wanted>
+  bool wait_for(const deadline& end, const Wanted& is_wanted);
 
   std::mutex mutex_;  // guards the members below
   // Each place has at most one sink: the one whose number, modulo the count, is the place.
   std::array<sink_list, limits::sinks_max> sinks_;
-  sink_list left_;  // closed, but their functions had not returned in time
+  sink_list ending_;  // closed, but their functions may not have returned
   std::uint64_t next_number_ = 0;
 };
 

@@ -212,6 +212,31 @@ TEST_F(sinks, a_close_waits_for_the_call_under_way_and_no_call_comes_after_it) {
   }
 }
 
+// Who is told that a sink is closed may free what its function uses.
+TEST_F(sinks, every_close_waits_for_the_call_under_way_also_after_one_that_gave_up) {
+  std::atomic<bool> inside{false}, go_on{false}, has_returned{false};
+  const std::int32_t sink = rig_.sinks().open([&](const char*, std::size_t) {
+    inside = true;
+    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
+    has_returned = true;
+    return 0;
+  });
+  std::thread sends([&] { (void)rig_.send(sink, "x"); });
+  EXPECT_TRUE(eventually([&] { return inside.load(); }));
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(rig_.sinks().close(sink, deadline::after(20'000'000)));
+  std::vector<std::thread> closers;
+  for (int i = 0; i < 3; ++i) {
+    closers.emplace_back([&] {
+      EXPECT_TRUE(rig_.sinks().close(sink, soon()));
+      EXPECT_TRUE(has_returned);
+    });
+  }
+  std::this_thread::sleep_for(20ms);
+  go_on = true;
+  for (std::thread& t : closers) t.join();
+  sends.join();
+}
+
 TEST_F(sinks, there_are_so_many_and_a_closed_one_makes_room) {
   for (std::uint32_t i = 0; i < limits::sinks_max; ++i) EXPECT_GE(rig_.sinks().open(accept), 0);
   try {
