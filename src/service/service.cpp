@@ -247,6 +247,8 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
     request next{};
     bool next_there = count != 0 && look(duty, bells[0], next, known);
     for (std::size_t i = 0; i < count; ++i) {
+      // A thread that hung while the service ended must not serve beside the unmount's flush.
+      if (stopping_) return;
       const request r = next;
       const bool there = next_there;
       next_there = i + 1 < count && look(duty, bells[i + 1], next, known);

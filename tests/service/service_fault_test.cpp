@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -243,7 +244,7 @@ class service_rounds : public service_faults {
     for (unsigned i = 0; i < count; ++i)
       clients_.emplace_back([this, &rig, handle, i] {
         const rig_reply r = rig.read(handle, i, 1);
-        EXPECT_FALSE(r.abandoned);
+        EXPECT_EQ(r.abandoned, service_ends_);
         results_[i] = r.result;
       });
     EXPECT_TRUE(eventually([&] {
@@ -278,6 +279,7 @@ class service_rounds : public service_faults {
   std::uint64_t gate_ = 0;
   std::atomic<int> at_gate_{0};
   std::atomic<bool> open_{false};
+  bool service_ends_ = false;  // before it answers
   std::vector<std::atomic<std::int32_t>> results_;
   std::vector<std::thread> clients_;
 };
@@ -330,6 +332,42 @@ TEST_F(service_rounds,
   EXPECT_LT(platform::now_ns() - start, 20'000'000'000u) << "a caller waited for its timeout";
   EXPECT_EQ(with_result(-EIO), 1u);
   EXPECT_EQ(with_result(1), 11u);
+}
+
+// By then the unmount writes what is dirty, and reports what it cannot write.
+TEST_F(service_rounds, a_worker_that_hung_until_after_the_end_serves_nothing_more) {
+  service_rig rig(io_, with_workers(1));
+  const std::uint64_t handle = rig.open("/a").handle;
+  std::uint64_t served = 0;
+  service_ends_ = true;
+  io_->add({.on = operation::read, .times_max = 1, .before = [this] {
+              ++at_gate_;
+              while (!open_) std::this_thread::sleep_for(1ms);
+            }});
+  std::atomic<bool> looks{false}, are_posted{false};
+  {
+    // It finds several requests at once, and hangs in the first of them.
+    const schedule_hook hook([&](const char* name) {
+      if (std::string_view(name) != "service.claim") return;
+      looks = true;
+      while (!are_posted) std::this_thread::sleep_for(1ms);
+    });
+    EXPECT_TRUE(eventually([&] { return looks.load(); }));
+    served = rig.workers().served_count();
+    post(rig, handle, 12);
+    are_posted = true;
+    EXPECT_TRUE(eventually([&] { return at_gate_ == 1; }));
+  }
+  std::thread stopper([&] { EXPECT_TRUE(rig.workers().stop(deadline::after(60'000'000'000))); });
+  EXPECT_TRUE(eventually([&] {
+    return rig.memory().view().reply(0).service.load_relaxed() ==
+           static_cast<std::uint32_t>(service_phase::dead);
+  }));
+  end();
+  open_ = true;
+  stopper.join();
+  EXPECT_EQ(with_result(-EIO), 12u);
+  EXPECT_EQ(rig.workers().served_count(), served + 1) << "the one at the gate";
 }
 
 TEST_F(service_faults, the_end_of_the_service_ends_those_who_wait) {
