@@ -87,6 +87,8 @@ TEST_P(stuck_driver_test, a_read_ends_and_its_frames_come_back) {
     // What the copier does now is done to frames that nobody reads.
     driver.open();
     wait_until([&] { return driver.inside() == 0; });
+    // Also with the gate before the driver: else it refuses the next run.
+    wait_until([&] { return fs().stats().requests_served == counted(counter::rpcs); });
     std::this_thread::sleep_for(std::chrono::nanoseconds(bulk_state::pause_ns));
     calls().expect_read(fd, content, 0, content.size());
     EXPECT_EQ(calls().close(fd), 0);

@@ -26,7 +26,7 @@ class served_writes : public ::testing::Test {
   int writes_at_once(service_rig& rig, fault_backend& io, const std::vector<std::uint64_t>& nodes,
                      int enough) {
     int most = 0;
-    for (const auto takes : {500us, 5'000us, 50'000us})
+    for (const auto takes : {500us, 5'000us, 50'000us, 500'000us})
       if (most < enough) most = std::max(most, writes_at_once(rig, io, nodes, takes));
     return most;
   }
