@@ -3,8 +3,10 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "service/service.hpp"
@@ -73,40 +75,54 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
 }
 
 // Answers a claimed request that is not for a sink. An open may have joined the writers of a file
-// although a close request of the last writer is pending. Then this thread answers such closes
-// first, and opens the file again.
+// although a close request of the last writer is pending. So such closes are answered first. If no
+// writer is left then, this thread opens the file again.
 std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence,
                             const request& r, unsigned worker, file_table::lookups& known,
                             request_server::opened_file& opened) {
   for (unsigned attempt = 0; attempt < opens_max; ++attempt) {
     const std::int32_t result = requests_.serve(r, slot, sequence, worker, known, opened);
-    if (opened.handle == 0 || !opened.joined || !make_closes(duty, opened.node, worker, known))
-      return result;
+    if (opened.handle == 0 || !opened.joined) return result;
+    GPUFS_SCHEDULE_POINT("service.joined");
+    const bool are_made = make_closes(duty, opened.node, worker, known);
+    if (are_made && files_.confirm(opened.handle)) return result;
     (void)files_.close(opened.handle);  // opened above
     opened = {};
+    if (!are_made) break;
   }
   return -EIO;
 }
 
-// Answers the pending requests to close files of a node. Returns whether there were any.
+// Answers the pending requests to close files of a node, and waits for those that other threads
+// have claimed: they do no I/O before the file is closed. Returns false when one has not closed its
+// file after `answer_time_ns`.
 bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker,
                           file_table::lookups& known) {
-  bool any = false;
   pending_request bell{};
   request r{};
   for (std::uint32_t slot = 0; slot < channel_.layout.slot_count; ++slot) {
-    if (!rung(slot, bell) || !channel_.request(slot).load(bell.sequence, r) ||
-        r.code != request_code::close_written)
+    const bool is_pending = rung(slot, bell);
+    const auto is_answered = [&] {
+      return reply_sequence(channel_.reply(slot).word.load_relaxed()) == bell.sequence;
+    };
+    if (!is_pending && is_answered()) continue;
+    if (!channel_.request(slot).load(bell.sequence, r) || r.code != request_code::close_written)
       continue;
     const std::shared_ptr<host_file> file = files_.find(r.handle);
     if (file == nullptr || file->node() != node) continue;
     // Acquire and release: as in scan_range().
-    if (!served_[slot].compare_exchange_strong(bell.seen, bell.sequence, std::memory_order_acq_rel))
+    if (is_pending && served_[slot].compare_exchange_strong(bell.seen, bell.sequence,
+                                                            std::memory_order_acq_rel)) {
+      answer(duty, slot, bell.sequence, r, worker, known);
       continue;
-    answer(duty, slot, bell.sequence, r, worker, known);
-    any = true;
+    }
+    const std::uint64_t start = platform::now_ns();
+    while (files_.find(r.handle) != nullptr && !is_answered()) {
+      if (stopping_ || platform::elapsed_ns(start) > answer_time_ns) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
-  return any;
+  return true;
 }
 
 // Closes the file that an open has opened, if the caller has withdrawn the request.

@@ -260,11 +260,11 @@ int file_table::open(std::string path, bool no_follow, std::uint64_t& handle,
   std::shared_ptr<backend_file> file;
   const int status = open_to_read(counted.text(), no_follow, shard, file);
   if (status < 0) return status;
-  return enter(std::move(counted), no_follow, false, std::move(file), handle, result, shard);
+  return enter(std::move(counted), no_follow, false, false, std::move(file), handle, result, shard);
 }
 
 int file_table::open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
-                               std::shared_ptr<host_file>& result) {
+                               std::shared_ptr<host_file>& result, bool tentative) {
   counted_path counted(std::move(path), path_bytes_);
   if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
@@ -274,11 +274,12 @@ int file_table::open_to_change(std::string path, const open_how& how, std::uint6
       },
       how.write, 0, file);
   if (status < 0) return status;
-  return enter(std::move(counted), how.no_follow, how.write, std::move(file), handle, result, 0);
+  return enter(std::move(counted), how.no_follow, how.write, tentative, std::move(file), handle,
+               result, 0);
 }
 
 // Makes an opened backend file a file of the service. Returns 0 and a handle, or -errno.
-int file_table::enter(counted_path path, bool no_follow, bool writes,
+int file_table::enter(counted_path path, bool no_follow, bool writes, bool tentative,
                       std::shared_ptr<backend_file> file, std::uint64_t& handle,
                       std::shared_ptr<host_file>& result, unsigned shard) {
   // Before identify(): a change after identify() must have a later time than this.
@@ -288,17 +289,19 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
   if (const int kind = check_kind(identity); kind < 0) return kind;
 
   given_version given;
-  if (const int known = version_of(identity, seen_ns, writes, given); known < 0) return known;
+  if (const int known = version_of(identity, seen_ns, writes, tentative, given); known < 0)
+    return known;
   const std::shared_ptr<file_version>& version = given.version;
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
-    if (node != no_node) (void)leave(*version, writes);
+    if (node != no_node) (void)leave(*version, writes, given.is_confirmed);
   };
   result = nullptr;
   try {
-    result = std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh,
-                                         given.joined, version, std::move(file));
+    result =
+        std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh,
+                                    given.joined, given.is_confirmed, version, std::move(file));
     // Before the handle exists, because a kernel may close a handle at once.
     if (writes) {
       writer_list one{result};
@@ -393,7 +396,7 @@ int file_table::close(std::uint64_t handle, int discarded) {
       if (discarded != 0) errors_.add_discarded(last->path(), discarded);
       forget_writer(*last);
     }
-    if (last->node() != no_node) left = leave(last->version(), last->writes());
+    if (last->node() != no_node) left = leave(last->version(), last->writes(), last->is_confirmed_);
   }
   last->close_backend_file();
   return 0;

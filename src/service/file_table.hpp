@@ -95,12 +95,13 @@ class file_version {
   // it.
   std::atomic<std::uint64_t> emptied_by{0};
 
-  // The next five: for a version that is, or was, open for writing. Guarded by the mutex of the
+  // The next six: for a version that is, or was, open for writing. Guarded by the mutex of the
   // version's shard (file_table).
   std::uint32_t node = no_node;            // its state on the device; no_node when no file uses it
   std::shared_ptr<writing_state> writing;  // set while the version has a node
   unsigned sharers = 0;                    // open files that use the node
   unsigned writers = 0;                    // those of them that write
+  unsigned confirmed = 0;                  // those of the writers that count: see confirm()
   bool was_written = false;
   // The number of backend calls under way that write or truncate the file. Set before the version
   // is shared. A version that is written has its own count. A version that is only read has the
@@ -145,11 +146,13 @@ class counted_path {
 class host_file {
  public:
   // `node`: the version's node, if the file uses it, else no_node. `is_fresh`: this open made the
-  // version. `joined`: other files had the version open for writing.
+  // version. `joined`: other files had the version open for writing. `is_confirmed`: see
+  // file_table::confirm().
   host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool is_fresh,
-            bool joined, std::shared_ptr<file_version> version, std::shared_ptr<backend_file> file)
+            bool joined, bool is_confirmed, std::shared_ptr<file_version> version,
+            std::shared_ptr<backend_file> file)
       : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh),
-        node_(node), joined_(joined), version_(std::move(version)),
+        node_(node), joined_(joined), is_confirmed_(is_confirmed), version_(std::move(version)),
         writing_(node != no_node ? version_->writing : nullptr), file_(std::move(file)) {}
 
   const std::string& path() const { return path_.text(); }
@@ -187,6 +190,7 @@ class host_file {
   const bool is_fresh_;
   const std::uint32_t node_;
   const bool joined_;
+  bool is_confirmed_;  // guarded by the mutex of the version's shard
   const std::shared_ptr<file_version> version_;
   // The version's state, kept while the file uses the node.
   const std::shared_ptr<writing_state> writing_;
@@ -260,8 +264,15 @@ class file_table {
   // Opens or creates a file that is to be changed. Otherwise as open(). Returns -EBUSY for an open
   // for writing, while a write or truncation of a closed version of the file is under way. The
   // caller has checked is_read_only(), as for the next two functions.
+  // `tentative`: if the file joins writers, it does not count as one before confirm().
   int open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
-                     std::shared_ptr<host_file>& file);
+                     std::shared_ptr<host_file>& file, bool tentative = false);
+  // For a file that joined the writers of its version, before its open is answered. Returns whether
+  // the version is still being written by a file whose open was answered, and counts this one as
+  // such. Otherwise the last of them has left since, and other programs may have changed the file:
+  // it must be opened again. No open joins files that are not confirmed, or several could keep a
+  // version alive that all of them should leave.
+  bool confirm(std::uint64_t handle);
   int unlink(const std::string& path) { return io_->unlink(path); }
   int rename(const std::string& path, const std::string& new_path) {
     return io_->rename(path, new_path);
@@ -405,8 +416,9 @@ class file_table {
                    std::shared_ptr<backend_file>& file);
   int open_to_read(const std::string& path, bool no_follow, unsigned first_shard,
                    std::shared_ptr<backend_file>& file);
-  int enter(counted_path path, bool no_follow, bool writes, std::shared_ptr<backend_file> file,
-            std::uint64_t& handle, std::shared_ptr<host_file>& result, unsigned shard);
+  int enter(counted_path path, bool no_follow, bool writes, bool tentative,
+            std::shared_ptr<backend_file> file, std::uint64_t& handle,
+            std::shared_ptr<host_file>& result, unsigned shard);
   // Returns the result of `attempt`. If descriptors are lacking (-EMFILE, -ENFILE), makes room and
   // retries, up to attempts_max times.
   template <class Attempt>
@@ -426,15 +438,17 @@ class file_table {
     std::uint32_t node = no_node;
     bool is_fresh = false;
     bool joined = false;
+    bool is_confirmed = false;
   };
   // Finds or makes the version of an open. 0; -EMFILE when there are no more nodes or versions;
   // -EBUSY as in open_to_change(), and if another file with the same inode number is written.
-  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
+  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, bool tentative,
                  given_version& given);
   static bool is_changed(const file_version& version);
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
-  std::shared_ptr<writing_state> leave(file_version& version, bool writes);
+  std::shared_ptr<writing_state> leave(file_version& version, bool writes,
+                                       const bool& is_confirmed);
   void forget_writer(host_file& file);
   bool make_room(unsigned first_shard);
 

@@ -62,16 +62,32 @@ void file_table::forget_writer(host_file& file) {
 }
 
 // Removes a file from its version's node. The last one frees the node, and gets what the writers
-// shared, to be destroyed after all mutexes are released.
-std::shared_ptr<writing_state> file_table::leave(file_version& version, bool writes) {
+// shared, to be destroyed after all mutexes are released. `is_confirmed` is read under the mutex.
+std::shared_ptr<writing_state> file_table::leave(file_version& version, bool writes,
+                                                 const bool& is_confirmed) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
   const std::lock_guard lock(s.mutex);
   if (writes) --version.writers;
+  if (is_confirmed) --version.confirmed;
   if (--version.sharers != 0) return nullptr;
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
   version.node = no_node;
   return std::move(version.writing);
+}
+
+bool file_table::confirm(std::uint64_t handle) {
+  const std::shared_ptr<host_file> file = find(handle);
+  if (file == nullptr) return true;  // its caller has withdrawn the open
+  file_version& v = file->version();
+  version_shard& s = versions_[shard_of_version({v.identity.device, v.identity.inode})];
+  const std::lock_guard lock(s.mutex);
+  if (v.confirmed == 0) return false;
+  if (file->writes() && !file->is_confirmed_) {
+    ++v.confirmed;
+    file->is_confirmed_ = true;
+  }
+  return true;
 }
 
 // Whether backend calls are under way that write or truncate the file. For a version without
@@ -82,7 +98,7 @@ bool file_table::is_changed(const file_version& version) {
 }
 
 int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                           given_version& given) {
+                           bool tentative, given_version& given) {
   const std::int64_t changed =
       identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
@@ -93,17 +109,19 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     const file_version& v = *at->second;
     // A version that is being written matches, whatever its times say. A version that was written
     // never matches again. An open for writing matches no version that was only read.
-    if (v.writers != 0) return true;
+    if (v.confirmed != 0) return true;
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
   // Created without the mutex, and used if the version has none.
   std::shared_ptr<writing_state> spare = writes ? std::make_shared<writing_state>() : nullptr;
   const auto give = [&](const std::shared_ptr<file_version>& v) {
-    given.joined = v->writers != 0;
+    given.joined = v->confirmed != 0;
     // Another file with the same inode number, which some file systems repeat.
     if (given.joined && v->identity.born_ns != identity.born_ns) return -EBUSY;
     if (!join(*v, writes, spare, given.node)) return -EMFILE;
     given.version = v;
+    given.is_confirmed = writes && !(given.joined && tentative);
+    if (given.is_confirmed) ++v->confirmed;
     return 0;
   };
   {

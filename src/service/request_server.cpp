@@ -119,8 +119,9 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
     const kind what = !how.create     ? kind::opens
                       : how.exclusive ? kind::creates_exclusively
                                       : kind::creates;
-    return paths_.run({what, {path}, slot, sequence}, given_up(),
-                      [&] { return files_.open_to_change(std::move(path), how, handle, file); });
+    return paths_.run({what, {path}, slot, sequence}, given_up(), [&] {
+      return files_.open_to_change(std::move(path), how, handle, file, true);
+    });
   };
   const int status = changes ? open_to_change()
                              : files_.open(std::move(path), how.no_follow, handle, file, opener);
@@ -270,6 +271,7 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
 
 // For a file opened for writing, `offset` is the errno of discarded bytes, or 0.
 std::int32_t request_server::serve_close(const request& r) {
+  GPUFS_SCHEDULE_POINT("service.close");
   return files_.close(r.handle, r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO);
 }
 

@@ -4,14 +4,18 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <memory>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "service/file_table.hpp"
+#include "support/eventually.hpp"
 #include "support/memory_backend.hpp"
 #include "support/schedule.hpp"
 #include "support/seeds.hpp"
+#include "support/service_rig.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -75,6 +79,96 @@ TEST(file_close, a_writer_that_is_closed_before_it_is_reached_leaves_the_write_t
   EXPECT_TRUE(is_closed);
   EXPECT_EQ(found->file, table.find(stays));
   EXPECT_EQ(found->reached->write("b", 1, 0), 1);
+}
+
+// A gclose has given up on its request, another program has changed the file, and groups open it
+// again. The host closes the file before they are answered, so none of them gets the old version.
+class open_beside_a_close : public ::testing::Test {
+ protected:
+  open_beside_a_close() {
+    io_->write("/a", "old");
+    written_ = rig_.open_to_write("/a");
+  }
+  rig_reply close_of_written() {
+    return rig_.call({request_code::close_written, written_.handle, 0, 0});
+  }
+  void expect_new(const rig_reply& opened) {
+    EXPECT_EQ(opened.result, 0);
+    EXPECT_NE(opened.version, written_.version);
+    EXPECT_EQ(opened.size, 10u);
+  }
+
+  static service_rig_options several_workers() {
+    service_rig_options options;
+    options.workers = 5;
+    options.openers = false;
+    return options;
+  }
+  const std::shared_ptr<memory_backend> io_ = std::make_shared<memory_backend>();
+  service_rig rig_{io_, several_workers()};
+  rig_reply written_;
+};
+
+TEST_F(open_beside_a_close, gets_no_version_whose_last_writer_left_while_it_joined) {
+  constexpr int opens = 3;
+  for (const bool reads : {true, false}) {
+    std::atomic<int> standing{0};
+    std::atomic<bool> go_on{false};
+    std::vector<rig_reply> opened(opens);
+    {
+      const schedule_hook hook([&](const char* point) {
+        if (std::string_view(point) != "service.joined" || go_on) return;
+        ++standing;
+        while (!go_on) std::this_thread::yield();
+      });
+      std::vector<std::thread> callers;
+      for (rig_reply& o : opened)
+        callers.emplace_back([&] { o = reads ? rig_.open("/a") : rig_.open_to_write("/a"); });
+      EXPECT_TRUE(eventually([&] { return standing == opens; }));
+      EXPECT_EQ(close_of_written().result, 0);
+      io_->write("/a", "other text");
+      go_on = true;
+      for (std::thread& t : callers) t.join();
+    }
+    for (const rig_reply& o : opened) {
+      expect_new(o);
+      EXPECT_EQ(o.version, opened[0].version);
+      EXPECT_EQ(rig_.close(o.handle).result, 0);
+    }
+    io_->write("/a", "old");
+    written_ = rig_.open_to_write("/a");
+  }
+}
+
+TEST_F(open_beside_a_close, waits_for_a_close_that_another_thread_has_begun) {
+  io_->write("/a", "other text");
+  std::atomic<bool> stands{false}, go_on{false};
+  const schedule_hook hook([&](const char* point) {
+    if (std::string_view(point) != "service.close" || stands.exchange(true)) return;
+    while (!go_on) std::this_thread::yield();
+  });
+  std::thread closes([&] { EXPECT_EQ(close_of_written().result, 0); });
+  EXPECT_TRUE(eventually([&] { return stands.load(); }));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    go_on = true;
+  });
+  expect_new(rig_.open("/a"));
+  expect_new(rig_.open_to_write("/a"));
+  later.join();
+  closes.join();
+}
+
+// Those who write it go on as one, whoever leaves first.
+TEST_F(open_beside_a_close, joins_the_writers_that_stay) {
+  const rig_reply other = rig_.open_to_write("/a");
+  EXPECT_EQ(other.version, written_.version);
+  io_->write("/a", "other text");
+  EXPECT_EQ(close_of_written().result, 0);
+  const rig_reply third = rig_.open_to_write("/a");
+  EXPECT_EQ(third.version, other.version);
+  EXPECT_EQ(rig_.close(other.handle).result, 0);
+  EXPECT_EQ(rig_.open_to_write("/a").version, third.version);
 }
 
 }  // namespace
