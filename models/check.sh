@@ -106,7 +106,8 @@ holds()  { start "$1" "$2" "$3" holds "${@:4}"; }
 mutants=0
 caught() {
     mutants=$((mutants + 1))
-    if [ -z "$pattern" ] && [ $(((mutants + ${GPUFS_TEST_ROTATION:-0}) % 3)) != 0 ] && [ -n "${GPUFS_TEST_ROTATION:-}" ]; then
+    if [ -z "$pattern" ] && [ -n "${GPUFS_TEST_ROTATION:-}" ] &&
+        [ $(((mutants + GPUFS_TEST_ROTATION) % 3)) != 0 ]; then
         echo "-DMUTANT_${1#*.}" >>"$work/defines"  # it has a check, of another day
         return
     fi

@@ -242,12 +242,12 @@ int file_table::look_up(lookups::entries& among, std::uint64_t name, lookups& kn
   const bool is_writer = &among == &known.writers;
   lookups::entry fresh{name, nullptr, nullptr};
   // A writer may be closed before it is reached. Then another one writes the version, or none.
-  int status = -EBADF;
-  for (int left = writers_tried; status == -EBADF && left > 0; left = is_writer ? left - 1 : 0) {
+  int status = 0, left = writers_tried;
+  do {
     fresh.file = is_writer ? find_writer(name) : find(name);
     if (fresh.file == nullptr) return -EBADF;
     status = reach(*fresh.file, fresh.reached);
-  }
+  } while (status == -EBADF && is_writer && --left > 0);
   if (status < 0) return status;
   *found = std::move(fresh);
   return 0;
@@ -295,7 +295,7 @@ int file_table::enter(counted_path path, bool no_follow, bool writes, bool tenta
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
-    if (node != no_node) (void)leave(*version, writes, given.is_confirmed);
+    if (node != no_node) (void)leave(*version, given.is_confirmed);
   };
   result = nullptr;
   try {
@@ -396,7 +396,7 @@ int file_table::close(std::uint64_t handle, int discarded) {
       if (discarded != 0) errors_.add_discarded(last->path(), discarded);
       forget_writer(*last);
     }
-    if (last->node() != no_node) left = leave(last->version(), last->writes(), last->is_confirmed_);
+    if (last->node() != no_node) left = leave(last->version(), last->is_confirmed_);
   }
   last->close_backend_file();
   return 0;

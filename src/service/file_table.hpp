@@ -95,13 +95,12 @@ class file_version {
   // it.
   std::atomic<std::uint64_t> emptied_by{0};
 
-  // The next six: for a version that is, or was, open for writing. Guarded by the mutex of the
+  // The next five: for a version that is, or was, open for writing. Guarded by the mutex of the
   // version's shard (file_table).
   std::uint32_t node = no_node;            // its state on the device; no_node when no file uses it
   std::shared_ptr<writing_state> writing;  // set while the version has a node
   unsigned sharers = 0;                    // open files that use the node
-  unsigned writers = 0;                    // those of them that write
-  unsigned confirmed = 0;                  // those of the writers that count: see confirm()
+  unsigned writers = 0;                    // those of them that write and are confirmed
   bool was_written = false;
   // The number of backend calls under way that write or truncate the file. Set before the version
   // is shared. A version that is written has its own count. A version that is only read has the
@@ -264,7 +263,7 @@ class file_table {
   // Opens or creates a file that is to be changed. Otherwise as open(). Returns -EBUSY for an open
   // for writing, while a write or truncation of a closed version of the file is under way. The
   // caller has checked is_read_only(), as for the next two functions.
-  // `tentative`: if the file joins writers, it does not count as one before confirm().
+  // `tentative`: if the file joins writers, it is not confirmed before confirm().
   int open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
                      std::shared_ptr<host_file>& file, bool tentative = false);
   // For a file that joined the writers of its version, before its open is answered. Returns whether
@@ -447,8 +446,7 @@ class file_table {
   static bool is_changed(const file_version& version);
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
-  std::shared_ptr<writing_state> leave(file_version& version, bool writes,
-                                       const bool& is_confirmed);
+  std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed);
   void forget_writer(host_file& file);
   bool make_room(unsigned first_shard);
 

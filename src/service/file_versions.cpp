@@ -42,7 +42,6 @@ bool file_table::join(file_version& version, bool writes, std::shared_ptr<writin
     if (version.node == no_node) nodes_unused_.pop_back();
     version.node = own;
     if (version.writing == nullptr) version.writing = std::move(spare);
-    ++version.writers;
   }
   node = version.node;
   ++version.sharers;
@@ -63,12 +62,10 @@ void file_table::forget_writer(host_file& file) {
 
 // Removes a file from its version's node. The last one frees the node, and gets what the writers
 // shared, to be destroyed after all mutexes are released. `is_confirmed` is read under the mutex.
-std::shared_ptr<writing_state> file_table::leave(file_version& version, bool writes,
-                                                 const bool& is_confirmed) {
+std::shared_ptr<writing_state> file_table::leave(file_version& version, const bool& is_confirmed) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
   const std::lock_guard lock(s.mutex);
-  if (writes) --version.writers;
-  if (is_confirmed) --version.confirmed;
+  if (is_confirmed) --version.writers;
   if (--version.sharers != 0) return nullptr;
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
@@ -82,9 +79,9 @@ bool file_table::confirm(std::uint64_t handle) {
   file_version& v = file->version();
   version_shard& s = versions_[shard_of_version({v.identity.device, v.identity.inode})];
   const std::lock_guard lock(s.mutex);
-  if (v.confirmed == 0) return false;
+  if (v.writers == 0) return false;
   if (file->writes() && !file->is_confirmed_) {
-    ++v.confirmed;
+    ++v.writers;
     file->is_confirmed_ = true;
   }
   return true;
@@ -109,19 +106,19 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     const file_version& v = *at->second;
     // A version that is being written matches, whatever its times say. A version that was written
     // never matches again. An open for writing matches no version that was only read.
-    if (v.confirmed != 0) return true;
+    if (v.writers != 0) return true;
     return !writes && !v.was_written && !v.racy && v.identity == identity;
   };
   // Created without the mutex, and used if the version has none.
   std::shared_ptr<writing_state> spare = writes ? std::make_shared<writing_state>() : nullptr;
   const auto give = [&](const std::shared_ptr<file_version>& v) {
-    given.joined = v->confirmed != 0;
+    given.joined = v->writers != 0;
     // Another file with the same inode number, which some file systems repeat.
     if (given.joined && v->identity.born_ns != identity.born_ns) return -EBUSY;
     if (!join(*v, writes, spare, given.node)) return -EMFILE;
     given.version = v;
     given.is_confirmed = writes && !(given.joined && tentative);
-    if (given.is_confirmed) ++v->confirmed;
+    if (given.is_confirmed) ++v->writers;
     return 0;
   };
   {
