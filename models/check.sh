@@ -141,6 +141,7 @@ holds append.two_cuts_and_a_failure   append safety append.pml -DCUTS=2 -DFAULTS
 holds append.beside_another_writer    append safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
 holds append.every_call_ends          - cycles append.pml -DCUTS=2
 holds sync.three_users                sync safety sync.pml -DUSERS=3
+holds sync.one_descriptor             sync safety sync.pml -DUSERS=3 -DDESCRIPTORS=1 -DFAULTS=2
 holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2
 holds sync.every_call_ends            - cycles sync.pml -DTURNS=2
 holds growth.one_cut                  growth safety growth.pml
@@ -244,7 +245,7 @@ caught append.PLACE_GIVEN_BACK_BY_STORE safety append.pml -DFAULTS=1
 for mutant in PLACE_GIVEN_BACK_TO_OTHERS NOTES_BESIDE_USERS; do
     caught "append.$mutant" safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
 done
-for mutant in WITHOUT_ROUNDS JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS; do
+for mutant in WITHOUT_ROUNDS JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS SHARES_AMONG_DESCRIPTORS; do
     caught "sync.$mutant" safety sync.pml -DUSERS=3
 done
 caught sync.ERROR_FOR_EVER safety sync.pml -DTURNS=2

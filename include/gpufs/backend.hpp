@@ -90,7 +90,8 @@ class backend_file {
     (void)size;
     return -EROFS;
   }
-  // As fdatasync(2). Returns 0, or -errno.
+  // As fdatasync(2). Returns 0, or -errno. When bytes could not be written, the error is returned
+  // once to each object of the file that was open by then, or by the first call that comes.
   virtual int sync() { return -EROFS; }
   // The error that close(2) would return now: a file system may keep an error of a write until
   // then, as NFS and FUSE do. Called before the last writer lets go of the file; the file stays

@@ -230,13 +230,18 @@ class flusher {
     host_file& one = *version.files.back();
     const earlier before = earlier_failures(one);
     if (before.discarded != 0) report(one, before.discarded, file_operation::write_back);
-    const int synced = by_backend(one, [&](backend_file& reached) {
-      const auto sync = [&] { return std::min(reached.sync(), 0); };
-      // Returns the error of an earlier sync too, because GPU code may not have received it. If a
-      // service thread hangs, it may hang inside a sync, so this sync does not use the shared
-      // state.
-      return service_hangs_ ? sync() : one.writing().syncs.run(before.closings, sync);
-    });
+    int synced = 0;
+    // Through each descriptor: one that was opened late may not be told of all errors.
+    for (const std::shared_ptr<host_file>& file : version.files) {
+      const int status = by_backend(*file, [&](backend_file& reached) {
+        const auto sync = [&] { return std::min(reached.sync(), 0); };
+        // Returns the error of an earlier sync too, because GPU code may not have received it. If a
+        // service thread hangs, it may hang inside a sync, so this sync does not use the shared
+        // state.
+        return service_hangs_ ? sync() : file->writing().syncs.run(before.closings, &reached, sync);
+      });
+      if (synced == 0) synced = std::min(status, 0);
+    }
     if (synced < 0) report(one, synced, file_operation::sync);
     // An earlier sync that failed may have lost bytes for good.
     else if (before.failed != 0) report(one, before.failed, file_operation::sync);

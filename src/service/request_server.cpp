@@ -266,7 +266,8 @@ std::int32_t request_server::serve_sync(const request& r, file_table::lookups& k
   const auto sync = [&] {
     return std::min(uninterrupted([&] { return file->reached->sync(); }), 0);
   };
-  return file->file->writing().syncs.run(static_cast<std::uint32_t>(r.offset), sync);
+  return file->file->writing().syncs.run(static_cast<std::uint32_t>(r.offset), file->reached.get(),
+                                         sync);
 }
 
 // For a file opened for writing, `offset` is the errno of discarded bytes, or 0.

@@ -1,14 +1,20 @@
-// Syncs of one file. When a sync fails, Linux returns the error to one caller and marks the pages
-// as clean. A sync of another caller then returns 0, although its bytes are lost too. So only one
-// sync of a file runs at a time, as a round: callers that come while it runs share the next round.
-// A failed round is remembered: later rounds return its error, until the last descriptor that
-// writes the file is closed.
+// Syncs of one file. When bytes cannot be written, Linux marks their pages as clean, and reports
+// the error once to each descriptor that was open by then. So
+//   - callers may share a sync only if they sync through the same descriptor: a descriptor that was
+//     opened later may not be told. Callers that come while a sync runs share the next sync of
+//     their descriptor, a *round*.
+//   - two syncs never run at a time: the second might return 0 while the first is told that the
+//     second's bytes are lost. (On Linux this needs one descriptor; a backend may report an error
+//     once for the file.)
+//   - a failed round is remembered: later rounds return its error, until the last descriptor that
+//     writes the file is closed.
 #pragma once
 
 #include <errno.h>
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 
@@ -18,18 +24,19 @@ namespace gpufs {
 // sync.
 class sync_rounds {
  public:
-  // Calls `sync`, or waits for another caller's `sync` that begins after this call. Returns 0 or
-  // -errno: the error of the round, or of an earlier round with the same `closings` (inode_state).
-  // An exception of `sync` leaves the call that made it; the other callers of the round get -EIO.
+  // Calls `sync`, or waits for another caller's `sync` of the same `descriptor` that begins after
+  // this call. Rounds run in the order of their first callers. Returns 0 or -errno: the error of
+  // the round, or of an earlier round with the same `closings` (inode_state). An exception of
+  // `sync` leaves the call that made it; the other callers of the round get -EIO.
+  // `descriptor`: the object that `sync` syncs through. The caller keeps it meanwhile.
   template <class Sync>
-  int run(std::uint32_t closings, const Sync& sync) {
+  int run(std::uint32_t closings, const void* descriptor, const Sync& sync) {
     std::unique_lock lock(mutex_);
-    if (next_ == nullptr) next_ = std::make_shared<round>();
-    const std::shared_ptr<round> own = next_;
-    changed_.wait(lock, [&] { return own->is_done || !is_running_; });
+    const std::shared_ptr<round> own = round_of(descriptor);
+    changed_.wait(lock, [&] { return own->is_done || (!is_running_ && waiting_.front() == own); });
     if (!own->is_done) {
       is_running_ = true;
-      next_ = nullptr;
+      waiting_.pop_front();
       lock.unlock();
       int status = -EIO;
       const auto end = [&] {
@@ -57,12 +64,21 @@ class sync_rounds {
 
  private:
   struct round {
+    const void* descriptor;
     bool is_done = false;
     int status = 0;
   };
+  // The round of `descriptor` that has not begun.
+  std::shared_ptr<round> round_of(const void* descriptor) {
+    for (const std::shared_ptr<round>& one : waiting_) {
+      if (one->descriptor == descriptor) return one;
+    }
+    return waiting_.emplace_back(std::make_shared<round>(descriptor));
+  }
+
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::shared_ptr<round> next_;  // not begun; null while no caller waits for it
+  std::deque<std::shared_ptr<round>> waiting_;  // not begun, each with a caller that waits for it
   bool is_running_ = false;
   int error_ = 0;  // of the first failed round; 0: none
   std::uint32_t closings_ = 0;

@@ -13,6 +13,7 @@
 
 #include "api/matrix.hpp"
 #include "service/file_error_log.hpp"
+#include "support/durable_backend.hpp"
 #include "support/memory_backend.hpp"
 #include "support/seeds.hpp"
 #include "support/temporary.hpp"
@@ -229,6 +230,36 @@ TEST_P(hostile_unmount, no_word_of_the_arena_leads_out_of_it_or_to_another_file)
     fs.reset();
     expect_content("read", read_only);
     expect_content("closed", closed);
+  }
+}
+
+// Another program was told of the loss before the second descriptor was opened.
+TEST(unmount, reports_a_loss_that_only_one_descriptor_is_told_of) {
+  for (const bool early_one_writes_only : {false, true}) {
+    const auto io = std::make_shared<durable_backend>();
+    io->create("/a", "old");
+    mount_options options = base_options();
+    options.backend = io;
+    mount fs(options);
+    session calls(fs, group_kind::thread);
+    const auto open = [&](bool writes_only) {
+      return calls.open("/a", writes_only ? O_WRONLY : O_RDWR);
+    };
+    const std::int32_t early = open(early_one_writes_only);
+    ASSERT_EQ(calls.write(early, "new", 0), 3);
+    std::unique_ptr<backend_file> of_another_program;
+    ASSERT_EQ(io->open_to_change("/a", {}, of_another_program), 0);
+    ASSERT_EQ(of_another_program->write("lost", 4, 3), 4);
+    io->fail_next_sync();
+    ASSERT_EQ(of_another_program->sync(), -EIO);
+    ASSERT_GE(open(!early_one_writes_only), 0);
+    try {
+      fs.unmount();
+      ADD_FAILURE() << "bytes are lost";
+    } catch (const error& e) {
+      EXPECT_EQ(e.code().value(), EIO);
+      EXPECT_EQ(e.path(), "/a");
+    }
   }
 }
 

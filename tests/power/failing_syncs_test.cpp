@@ -1,8 +1,8 @@
 // Two of a hundred syncs of the host fail, and lose bytes as Linux does, while several groups
-// write, sync and close the same files. A gfsync that returns 0 has lost nothing of what its group
-// wrote: that is looked at when it returns. After an error that a group was told, every gfsync and
-// gclose of the file fails, up to the last gclose; the host can ask for it, and unmount() throws
-// it.
+// write, sync and close the same files, and another program syncs them too. A gfsync that returns 0
+// has lost nothing of what its group wrote: that is looked at when it returns. After an error that
+// a group was told, every gfsync and gclose of the file fails, up to the last gclose; the host can
+// ask for it, and unmount() throws it.
 #include <errno.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "api/session.hpp"
@@ -217,6 +218,28 @@ struct syncing_kernel {
   }
 };
 
+// Opens the files one after the other, and syncs them. What it is told, later descriptors are not.
+class syncing_program {
+ public:
+  explicit syncing_program(const world& all) : thread_([this, &all] { run(all); }) {}
+  ~syncing_program() {
+    ends_ = true;
+    thread_.join();
+  }
+
+ private:
+  void run(const world& all) {
+    while (!ends_) {
+      for (const shared_file& f : all.files) {
+        std::unique_ptr<backend_file> file;
+        if (all.io->open(f.path, false, file) == 0) (void)file->sync();
+      }
+    }
+  }
+  std::atomic<bool> ends_{false};
+  std::thread thread_;
+};
+
 class failing_syncs_run {
  public:
   explicit failing_syncs_run(std::uint64_t seed)
@@ -266,7 +289,10 @@ class failing_syncs_run {
     const std::int32_t fd = calls.open(open_file.path, O_RDWR);
     for (shared_file& f : all_.files) f.failed = false;
     all_.io->fail_at_random(0.02, below(2) == 0 ? 0.02 : 0);
-    launch(fs, {.blocks = all_.groups}, syncing_kernel{pointers_.data(), below(2) == 0});
+    {
+      const auto other = below(2) == 0 ? std::make_unique<syncing_program>(all_) : nullptr;
+      launch(fs, {.blocks = all_.groups}, syncing_kernel{pointers_.data(), below(2) == 0});
+    }
     all_.io->fail_at_random(0, 0);
     if (!all_.failure.empty()) return;
     check_reports(fs);

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
-#include <random>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -14,69 +14,138 @@
 namespace gpufs::testing {
 namespace {
 
+// A file like Linux's. A sync takes what was written before it began. One that fails loses it, and
+// each descriptor that was open by then is told once. A descriptor that is opened later is told
+// too, if no other was told before.
+class linux_file {
+ public:
+  explicit linux_file(std::size_t bytes) : written_(bytes), durable_(bytes) {}
+
+  struct descriptor {
+    bool is_untold = false;
+  };
+  descriptor open() {
+    const std::lock_guard lock(mutex_);
+    return {is_unseen_};
+  }
+  void write(std::size_t byte) { written_[byte] = true; }
+  int sync(std::vector<descriptor*> all, descriptor& through, bool fails) {
+    std::vector<std::size_t> taken;
+    for (std::size_t i = 0; i < written_.size(); ++i) {
+      if (written_[i].exchange(false)) taken.push_back(i);
+    }
+    std::this_thread::yield();
+    const std::lock_guard lock(mutex_);
+    for (const std::size_t i : taken) durable_[i] = fails ? 0 : 1;
+    if (fails && !taken.empty()) {
+      for (descriptor* d : all) d->is_untold = true;
+      is_unseen_ = true;
+    }
+    if (!through.is_untold) return 0;
+    through.is_untold = is_unseen_ = false;
+    return -EIO;
+  }
+  bool is_durable(std::size_t byte) {
+    const std::lock_guard lock(mutex_);
+    return durable_[byte] != 0;
+  }
+
+ private:
+  std::vector<std::atomic<bool>> written_;
+  std::mutex mutex_;  // guards the members below, and descriptors
+  std::vector<char> durable_;
+  bool is_unseen_ = false;  // an error that no descriptor was told
+};
+
+constexpr const void* descriptor = nullptr;  // where one is enough
+
 TEST(sync_rounds_test, a_failure_is_returned_until_the_file_was_closed) {
   sync_rounds syncs;
   const auto goes_well = [] { return 0; };
-  EXPECT_EQ(syncs.run(3, goes_well), 0);
-  EXPECT_EQ(syncs.run(3, [] { return -EIO; }), -EIO);
-  EXPECT_EQ(syncs.run(3, [] { return -ENOSPC; }), -ENOSPC) << "its own";
-  EXPECT_EQ(syncs.run(3, goes_well), -EIO) << "the first";
-  EXPECT_EQ(syncs.run(4, goes_well), 0);
-  EXPECT_EQ(syncs.run(4, [] { return -ENOSPC; }), -ENOSPC);
-  EXPECT_EQ(syncs.run(4, goes_well), -ENOSPC);
+  EXPECT_EQ(syncs.run(3, descriptor, goes_well), 0);
+  EXPECT_EQ(syncs.run(3, descriptor, [] { return -EIO; }), -EIO);
+  EXPECT_EQ(syncs.run(3, descriptor, [] { return -ENOSPC; }), -ENOSPC) << "its own";
+  EXPECT_EQ(syncs.run(3, descriptor, goes_well), -EIO) << "the first";
+  EXPECT_EQ(syncs.run(4, descriptor, goes_well), 0);
+  EXPECT_EQ(syncs.run(4, descriptor, [] { return -ENOSPC; }), -ENOSPC);
+  EXPECT_EQ(syncs.run(4, descriptor, goes_well), -ENOSPC);
 }
 
 TEST(sync_rounds_test, a_sync_that_throws_has_failed) {
   sync_rounds syncs;
-  EXPECT_THROW((void)syncs.run(0, []() -> int { throw std::runtime_error("no sync"); }),
+  EXPECT_THROW((void)syncs.run(0, descriptor, []() -> int { throw std::runtime_error("no sync"); }),
                std::runtime_error);
-  EXPECT_EQ(syncs.run(0, [] { return 0; }), -EIO);
-  EXPECT_EQ(syncs.run(1, [] { return 0; }), 0);
+  EXPECT_EQ(syncs.run(0, descriptor, [] { return 0; }), -EIO);
+  EXPECT_EQ(syncs.run(1, descriptor, [] { return 0; }), 0);
 }
 
-// Of a file like Linux's: a sync takes what was written before it began, and one that fails loses
-// it and is the only one that says so.
 TEST(sync_rounds_test,
      callers_at_the_same_time_get_a_sync_that_began_later_and_all_failures_before_it) {
   constexpr unsigned callers = 6, rounds = 200;
   for (const bool fails : {false, true}) {
-    sync_rounds syncs;
-    std::mutex mutex;  // guards the next two
-    std::mt19937 random(1);
-    std::vector<char> durable(std::size_t{callers} * rounds);
-    std::vector<std::atomic<bool>> written(durable.size());
-    std::atomic<unsigned> wrong{0}, lost{0}, calls{0}, under_way{0};
-    const auto sync = [&] {
-      if (++under_way != 1) ++wrong;
-      ++calls;
-      std::vector<std::size_t> taken;
-      for (std::size_t i = 0; i < written.size(); ++i) {
-        if (written[i].exchange(false)) taken.push_back(i);
+    for (const unsigned descriptors : {1u, 2u, 6u}) {
+      sync_rounds syncs;
+      linux_file file(std::size_t{callers} * rounds);
+      std::vector<linux_file::descriptor> opened(descriptors, file.open());
+      std::vector<linux_file::descriptor*> all;
+      for (linux_file::descriptor& d : opened) all.push_back(&d);
+      std::atomic<unsigned> wrong{0}, lost{0}, calls{0}, under_way{0};
+      std::vector<std::thread> threads;
+      for (unsigned c = 0; c < callers; ++c) {
+        threads.emplace_back([&, c] {
+          linux_file::descriptor& own = opened[c % descriptors];
+          for (unsigned i = 0; i < rounds; ++i) {
+            const std::size_t byte = std::size_t{c} * rounds + i;
+            file.write(byte);
+            const int result = syncs.run(0, &own, [&] {
+              if (++under_way != 1) ++wrong;
+              const int status = file.sync(all, own, fails && ++calls % 50 == 0);
+              --under_way;
+              return status;
+            });
+            if (result != 0) ++lost;
+            else if (!file.is_durable(byte)) ++wrong;
+          }
+        });
       }
-      std::this_thread::yield();
-      const std::lock_guard lock(mutex);
-      const bool has_failed = fails && random() % 50 == 0;
-      for (const std::size_t i : taken) durable[i] = has_failed ? 0 : 1;
-      --under_way;
-      return has_failed ? -EIO : 0;
-    };
-    std::vector<std::thread> threads;
-    for (unsigned c = 0; c < callers; ++c) {
-      threads.emplace_back([&, c] {
-        for (unsigned i = 0; i < rounds; ++i) {
-          const std::size_t own = std::size_t{c} * rounds + i;
-          written[own] = true;
-          const int result = syncs.run(0, sync);
-          const std::lock_guard lock(mutex);
-          if (result != 0) ++lost;
-          else if (durable[own] == 0) ++wrong;
-        }
-      });
+      for (std::thread& t : threads) t.join();
+      EXPECT_EQ(wrong, 0u);
+      EXPECT_EQ(lost != 0, fails);
+      EXPECT_LE(calls, callers * rounds);
     }
-    for (std::thread& t : threads) t.join();
-    EXPECT_EQ(wrong, 0u);
-    EXPECT_EQ(lost != 0, fails);
-    EXPECT_LE(calls, callers * rounds);
+  }
+}
+
+// The error has been told to another program, before a descriptor was opened. The sleeps make it
+// likely that both callers wait at the same time.
+TEST(sync_rounds_test, a_sync_through_one_descriptor_speaks_for_no_other) {
+  for (unsigned i = 0; i < 20; ++i) {
+    sync_rounds syncs;
+    linux_file file(1);
+    linux_file::descriptor early = file.open(), outside = file.open();
+    file.write(0);
+    EXPECT_EQ(file.sync({&early, &outside}, outside, true), -EIO);
+    linux_file::descriptor late = file.open();
+    std::atomic<bool> runs{false}, may_end{false};
+    std::thread before([&] {
+      (void)syncs.run(0, nullptr, [&] {
+        runs = true;
+        while (!may_end) std::this_thread::yield();
+        return 0;
+      });
+    });
+    while (!runs) std::this_thread::yield();
+    const auto sync = [&](linux_file::descriptor& d) {
+      return syncs.run(0, &d, [&] { return file.sync({&early, &outside, &late}, d, false); });
+    };
+    std::thread first([&] { (void)sync(late); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::thread second([&] { EXPECT_EQ(sync(early), -EIO) << "round " << i; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    may_end = true;
+    before.join();
+    first.join();
+    second.join();
   }
 }
 
