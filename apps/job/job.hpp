@@ -76,9 +76,6 @@ class job {
     launch(kernel, kernel.shape().blocks, kernel.shape().blocks, kernel.shape().scratch_bytes);
   }
 
-  // Reads a part of a file into device memory.
-  void read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const;
-
   // Waits for the kernels, and throws their error. Returns the first `count` elements at memory().
   template <class T = char>
   std::vector<T> finish(std::size_t count = 0) const {
@@ -128,14 +125,6 @@ class job {
   const bool alone_;
   const std::vector<char> brought_;
   const device_array<char> device_;
-};
-
-// A part of a file in device memory, for kernels that are launched later.
-struct file_part : device_array<char> {
-  file_part(const job& work, std::uint32_t file, std::uint64_t offset, std::uint64_t bytes)
-      : device_array(work.of(), bytes) {
-    work.read(file, offset, bytes, data());
-  }
 };
 
 }  // namespace gpufs::job

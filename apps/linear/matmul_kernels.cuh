@@ -1,7 +1,7 @@
 // The kernels of matmul() (linear.hpp).
 #pragma once
 
-#include "job/files.cuh"
+#include "job/job.hpp"
 #include "linear/matmul_plan.hpp"
 #include "tile/rows.cuh"
 
@@ -147,5 +147,10 @@ struct multiply_tiles : roomy_shape {
     g.sync();  // before the next product
   }
 };
+
+// Launch the kernel. That of float32 numbers has a source of its own, because it needs all
+// optimizations (docs/decisions/build.md).
+void start(const job::job& work, const multiply_tiles<bfloat16>& kernel);
+void start(const job::job& work, const multiply_tiles<float>& kernel);
 
 }  // namespace gpufs::linear

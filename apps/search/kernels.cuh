@@ -1,6 +1,7 @@
 // The kernels of search.hpp.
 #pragma once
 
+#include "job/job.hpp"
 #include "search/workspace.hpp"
 
 namespace gpufs::search {
@@ -200,5 +201,16 @@ struct scan {
     return sum_of(warp, sum);
   }
 };
+
+template <int Parts>
+void launch(const job::job& work, const scan<Parts>& kernel) {
+  const plan& how = kernel.all.how;
+  work.launch(kernel, how.chunks * how.tiles, how.blocks,
+              tile::scratch_bytes<scan_memory<Parts>>(work.of().device() == device_kind::cpu));
+}
+// Launch the kernel. That of two parts has a source of its own, because it needs all optimizations
+// (docs/decisions/build.md).
+void start(const job::job& work, const scan<1>& kernel);
+void start(const job::job& work, const scan<2>& kernel);
 
 }  // namespace gpufs::search

@@ -3,10 +3,12 @@
 
 #include <span>
 
-#include "job/job.hpp"
 #include "search/kernels.cuh"
 
 namespace gpufs::search {
+
+void start(const job::job& work, const scan<1>& kernel) { launch(work, kernel); }
+
 namespace {
 
 // `Parts`: parts of a number in the products (distance_error).
@@ -19,8 +21,7 @@ std::vector<found> search_in(mount& m, const question& q, bool alone) {
   const workspace all(how, Parts, work.paths(), work.table<vectors_place>(), work.failed(),
                       work.memory());
   work.launch(pack_queries<Parts>{all}, how.pack_blocks, work.few());
-  work.launch(scan<Parts>{all}, how.chunks * how.tiles, how.blocks,
-              tile::scratch_bytes<scan_memory<Parts>>(m.device() == device_kind::cpu));
+  start(work, scan<Parts>{all});
   return work.finish<found>(how.queries * how.length);
 }
 

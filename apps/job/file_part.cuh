@@ -1,9 +1,9 @@
-// Compiled by nvcc if there is one, otherwise by the host compiler: once, because a kernel takes
-// ptxas many seconds.
+// A part of a file in device memory.
+#pragma once
+
 #include "job/job.hpp"
 
 namespace gpufs::job {
-namespace {
 
 // Reads a part of a file into device memory, one piece a block.
 struct read_part : tuned_shape {
@@ -30,11 +30,13 @@ struct read_part : tuned_shape {
   }
 };
 
-}  // namespace
-
-void job::read(std::uint32_t file, std::uint64_t offset, std::uint64_t bytes, void* to) const {
-  const read_part kernel(path(file), file, offset, bytes, static_cast<char*>(to), failed());
-  launch(kernel, kernel.pieces(), many());
-}
+// Reads the part by a kernel, for kernels that are launched later.
+struct file_part : device_array<char> {
+  file_part(const job& work, std::uint32_t file, std::uint64_t offset, std::uint64_t bytes)
+      : device_array(work.of(), bytes) {
+    const read_part kernel(work.path(file), file, offset, bytes, data(), work.failed());
+    work.launch(kernel, kernel.pieces(), work.many());
+  }
+};
 
 }  // namespace gpufs::job
