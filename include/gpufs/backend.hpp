@@ -174,6 +174,9 @@ struct posix_backend_options {
   bool own_descriptors = true;
   // The folder that files must lie in (mount_options::root). No value: no limit.
   std::optional<std::string> root{};
+  // Opens no file for changes (-EROFS). Then it needs no thread that asks for the errors of close(2)
+  // of locked files.
+  bool read_only = false;
 };
 // Creates the backend for POSIX file systems. Throws gpufs::error: EINVAL for an empty root; also
 // if the root cannot be opened, or if the system has no openat2 (before Linux 5.6) to enforce the

@@ -13,22 +13,18 @@
 #include <exception>
 #include <future>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "backend/closing_thread.hpp"
+#include "backend/table_calls.hpp"
 #include "base/uninterrupted.hpp"
 #include "gpufs/base/start_thread.hpp"
 
 namespace gpufs {
 namespace {
 
-// Older C libraries do not have these. The numbers are the same on all architectures.
-constexpr long close_range_call = 436;
-constexpr unsigned close_range_unshare = 2;
-constexpr long pidfd_open_call = 434, pidfd_getfd_call = 438;
 constexpr long faccessat2_call = 439;
-constexpr unsigned pidfd_thread = O_EXCL;
 constexpr std::int64_t looks_at_locks_ms = 100;
 // More than these are handed over only to a thread that hangs.
 constexpr std::size_t handed_at_first = 1024;
@@ -37,13 +33,6 @@ constexpr std::size_t handed_at_first = 1024;
 // wanted. That is a close like any other: the file system reports to it the write errors that it
 // would have reported to the next close, and they are lost.
 constexpr int copied_at_least = 64;
-
-// Gives the calling thread a table with copies of only the numbers below `end`: 0, 1 and 2. It does
-// not use unshare(2), which copies all numbers: then a program's pipe would not end, nor its lock
-// go, when the program closes it.
-bool take_own_table(unsigned end = 3) {
-  return syscall(close_range_call, end, ~0u, close_range_unshare) == 0;
-}
 
 bool identify(int descriptor, struct statx& s) {
   return statx(descriptor, "", AT_EMPTY_PATH, STATX_INO, &s) == 0;
@@ -228,34 +217,12 @@ int descriptor_table::move_from_copied(int descriptor) const {
   return moved;
 }
 
-int descriptor_table::report_close(int descriptor) const {
+int descriptor_table::report_close(int descriptor, closing_thread& other) const {
   if (!is_locked(descriptor)) {
     const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
     return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
   }
-  // A close in this table would drop the program's locks on the file. So a thread with its own
-  // table closes a copy.
-  int status = -EIO;
-  try {
-    std::thread other = start_thread([descriptor, &status] {
-      // The first close must be the close of this copy.
-      const auto close_copy = [descriptor] {
-        if (!take_own_table(copied_at_least)) return false;
-        int copy = descriptor;
-        if (descriptor >= copied_at_least) {
-          const auto process = static_cast<int>(syscall(pidfd_open_call, getpid(), 0u));
-          copy = process < 0 ? -1
-                             : static_cast<int>(syscall(pidfd_getfd_call, process, descriptor, 0u));
-        }
-        return copy >= 0 && syscall(SYS_close, copy) == 0;
-      };
-      status = close_copy() ? 0 : -errno;
-    });
-    other.join();
-  } catch (const std::system_error&) {
-    return -EAGAIN;
-  }
-  return status;
+  return other.close_copy(descriptor);
 }
 
 void descriptor_table::close_handed() noexcept {
@@ -355,11 +322,7 @@ int descriptor_table::reopen(int descriptor) {
 // Copies the descriptor itself, instead of opening its file again. This needs no permission on the
 // file. The copy closes at exec. The caller has a path_descriptor.
 int descriptor_table::copy(int descriptor) const {
-  const auto thread = static_cast<int>(syscall(pidfd_open_call, thread_, pidfd_thread));
-  if (thread < 0) return -errno;
-  const auto fd = static_cast<int>(syscall(pidfd_getfd_call, thread, descriptor, 0u));
-  const int copied = fd < 0 ? -errno : fd;
-  (void)syscall(SYS_close, thread);
+  const int copied = copy_of(thread_, descriptor);
   return copied < 0 ? copied : of_this_thread().above_streams(copied);
 }
 

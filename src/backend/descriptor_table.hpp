@@ -37,6 +37,8 @@
 
 namespace gpufs {
 
+class closing_thread;
+
 // Thread-safe, except for functions that only this table's threads may call.
 class descriptor_table {
  public:
@@ -95,9 +97,9 @@ class descriptor_table {
   int move_from_copied(int descriptor) const;
 
   // Called by threads of the process's table. Returns what close(2) of a copy of the descriptor
-  // reports: 0, or -errno. Drops no locks. Also returns an error when no copy can be closed: for a
-  // locked file, before Linux 5.9 or in a sandbox (ENOSYS, EPERM).
-  int report_close(int descriptor) const;
+  // reports: 0, or -errno. Drops no locks: `other` closes the copy of a locked file. Also returns
+  // an error when it cannot.
+  int report_close(int descriptor, closing_thread& other) const;
 
   // Called by any thread. Closes the descriptor, or leaves it to a thread of this table. No other
   // thread may use the descriptor any more.

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/closing_thread.hpp"
 #include "backend/counted_mapping.hpp"
 #include "backend/descriptor_table.hpp"
 #include "backend/mapped_reads.hpp"
@@ -61,10 +62,11 @@ class posix_mapping final : public file_mapping {
 
 class posix_file final : public backend_file {
  public:
-  // `fd`: a descriptor of the calling thread's table.
-  posix_file(int fd, const posix_backend_options& options, bool readable = true)
-      : readable_(readable), home_(descriptor_table::shared_of_this_thread()),
-        home_fd_(home_ != nullptr ? fd : -1),
+  // `fd`: a descriptor of the calling thread's table. `closes`: for a file to be changed.
+  posix_file(int fd, const posix_backend_options& options, bool readable = true,
+             std::shared_ptr<closing_thread> closes = nullptr)
+      : readable_(readable), closes_(std::move(closes)),
+        home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
         unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max),
         maps_writes_(options.mapped_writes && readable), fd_(home_ != nullptr ? -1 : fd) {}
   ~posix_file() override {
@@ -187,8 +189,8 @@ class posix_file final : public backend_file {
   // The kernel reports to the file system each close of a descriptor, also of a copy.
   int report_close() override {
     const descriptor fd(*this);
-    if (!fd) return fd.number();
-    return descriptor_table::of_process().report_close(fd.number());
+    if (!fd || closes_ == nullptr) return fd ? -EBADF : fd.number();
+    return descriptor_table::of_process().report_close(fd.number(), *closes_);
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
@@ -298,6 +300,7 @@ class posix_file final : public backend_file {
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
   const bool readable_;
+  const std::shared_ptr<closing_thread> closes_;
   // The table of the opener that opened the file. Null: the process's table.
   const std::shared_ptr<descriptor_table> home_;
   const int home_fd_;  // in home_
@@ -321,12 +324,13 @@ class posix_backend final : public backend {
 
   int open_to_change(const std::string& path, const open_how& how,
                      std::unique_ptr<backend_file>& file) override {
+    if (options_.read_only) return -EROFS;
     bool readable = true;
     int fd = paths_.open(path, how, readable);
     if (fd < 0) return fd;
     if (how.write) fd = descriptor_table::of_this_thread().move_from_copied(fd);
     try {
-      file = std::make_unique<posix_file>(fd, options_, readable);
+      file = std::make_unique<posix_file>(fd, options_, readable, closes_);
     } catch (...) {
       descriptor_table::of_this_thread().close(fd);
       throw;
@@ -358,6 +362,9 @@ class posix_backend final : public backend {
   const path_opener paths_;
   std::once_flag tried_;
   bool own_tables_ = false;  // set once, inside tried_
+  // Null: read-only.
+  const std::shared_ptr<closing_thread> closes_ =
+      options_.read_only ? nullptr : std::make_shared<closing_thread>();
 };
 
 }  // namespace

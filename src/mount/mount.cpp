@@ -9,7 +9,9 @@
 #include <new>
 #include <optional>
 #include <random>
+#include <shared_mutex>
 #include <string>
+#include <thread>
 #include <unordered_set>
 
 #include "gpufs/backend.hpp"
@@ -63,6 +65,7 @@ struct mount::implementation {
       // fault pages in.
       posix.mapped_writes = options.maps_files && options.workers >= 4;
       posix.mapped_reads = options.maps_files;
+      posix.read_only = options.read_only;
       options.backend = make_posix_backend(posix);
     }
     if (options.extent_budget_bytes == 0) {
@@ -431,8 +434,12 @@ std::uint64_t mount::register_file(const std::filesystem::path& path) {
 void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
-  // Copies for groups that gave up may still run.
-  if (!self_->gpu->wait_idle(in_ns(self_->options.unmount_timeout)))
+  // Copies for groups that gave up, or ended, may still run, and the service may begin others.
+  const deadline end = deadline::after(in_ns(self_->options.unmount_timeout));
+  std::unique_lock copies(self_->extents->copies(), std::try_to_lock);
+  for (; !copies && end.left_ns() != 0; (void)copies.try_lock())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!copies || !self_->gpu->wait_idle(end.left_ns()))
     throw error(EBUSY, "drop_extents: the device is not idle");
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} -
                                 l.extent_head);

@@ -7,7 +7,7 @@
 // too.
 //
 // Locks. `mutex_` guards the job queues and `sets_`. extent_set::mutex guards one set. `mutex_` is
-// taken first when both are needed.
+// taken first when both are needed. copies() is taken before them, and held during a copy.
 //
 // States of one extent, guarded by its set's mutex:
 //
@@ -40,6 +40,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -113,6 +114,10 @@ class extent_registrar {
   extent_location touch(const std::shared_ptr<host_file>& file, std::uint64_t offset,
                         urgency when = urgency::now);
 
+  // Who copies from an extent holds this mutex shared, from touch() until the device has the copy
+  // in its queue.
+  std::shared_mutex& copies() { return copies_; }
+
   // Registers a whole file now. Returns the bytes registered in all. Waits for I/O.
   std::uint64_t register_all(const std::shared_ptr<host_file>& file);
 
@@ -131,8 +136,8 @@ class extent_registrar {
   // not remembered because too many are.
   bool lacks_budget() const { return lacks_budget_.load(std::memory_order_relaxed); }
 
-  // Unregisters everything. The caller ensures that no kernel runs, and that no other call of this
-  // class is under way.
+  // Unregisters everything. The caller holds copies(), and ensures that no kernel runs and that the
+  // device's queues are empty.
   void drop_all();
   // Asks the thread to end. Does not wait.
   void ask_to_end();
@@ -199,6 +204,7 @@ class extent_registrar {
   // take the set's mutex, where all workers would contend. Relaxed: hints; a wrong one only delays
   // an attempt.
   std::array<std::atomic<std::uint64_t>, 4096> known_refused_{};
+  std::shared_mutex copies_;
   std::mutex mutex_;  // guards jobs_, deferred_, sets_ and stopping_
   std::condition_variable wake_;
   std::deque<job> jobs_;

@@ -1,6 +1,7 @@
 // Descriptor tables of single threads: what others reach in them, and how long their descriptors
 // stay.
 #include "backend/descriptor_table.hpp"
+#include "backend/closing_thread.hpp"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -296,9 +297,11 @@ TEST(descriptor_table, a_report_of_close_that_cannot_be_had_is_an_error) {
   ASSERT_TRUE(set_lock(fd, F_WRLCK));
   for (const int error_number : {ENOSYS, EPERM}) {
     const failing_calls sandbox("close_range", 1, true, error_number);
-    EXPECT_EQ(descriptor_table::of_process().report_close(fd), -error_number);
+    closing_thread other;
+    EXPECT_EQ(descriptor_table::of_process().report_close(fd, other), -error_number);
   }
-  EXPECT_EQ(descriptor_table::of_process().report_close(fd), 0);
+  closing_thread other;
+  EXPECT_EQ(descriptor_table::of_process().report_close(fd, other), 0);
   EXPECT_TRUE(is_locked(fd));
   EXPECT_EQ(::close(fd), 0);
 }

@@ -217,6 +217,30 @@ TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close_of_a_
   }
 }
 
+// The thread that closes a copy of the locked file has a descriptor table since the mount was made.
+TEST_P(fuse, an_error_of_the_programs_own_file_is_not_lost_to_a_close_of_a_locked_one) {
+  if (!descriptor_table::can_be_own("/proc"))
+    GTEST_SKIP() << "this system has no tables for single threads";
+  run({.writes_back = true}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind);
+    put(files / "a", "content");
+    const int locked = ::open((files / "a").c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_TRUE(set_lock(locked, F_WRLCK));
+    const int mine = ::open((files / "mine").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    ASSERT_EQ(::write(mine, "content", 7), 7);
+    files.fail(on::write, ENOSPC);
+    for (int i = 0; i < 3; ++i) {
+      const std::int32_t fd = calls.open(files / "a", O_RDWR);
+      ASSERT_GE(fd, 0);
+      EXPECT_EQ(calls.close(fd), 0);
+    }
+    EXPECT_EQ(::close(mine), -1);
+    EXPECT_EQ(errno, ENOSPC);
+    files.mend();
+  });
+}
+
 // What it hears of the program's own files, fsync(2) still reports.
 TEST_P(fuse, an_error_of_the_programs_own_file_is_that_of_its_fsync_after_a_mount) {
   run({.writes_back = true}, [](fuse_folder& files) {
@@ -241,11 +265,14 @@ TEST_P(fuse, a_mount_does_not_wait_for_a_server_that_hangs) {
     ASSERT_GE(mine, 0);
     const temporary_folder elsewhere;
     elsewhere.write("a", "some content");
-    const bool asks = GetParam() == 4 && descriptor_table::can_be_own("/proc");
+    const bool is_read_only = GetParam() == 2;
+    const bool asks = !is_read_only && descriptor_table::can_be_own("/proc");
     files.hang(on::flush);
     const auto start = std::chrono::steady_clock::now();
     {
-      mount fs(options_of(GetParam()));
+      mount_options options = options_of(GetParam());
+      options.read_only = is_read_only;
+      mount fs(options);
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
       EXPECT_EQ(files.hanging() != 0, asks);
       files.mend();

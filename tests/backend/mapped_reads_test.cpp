@@ -155,8 +155,8 @@ TEST_F(reads_by_mapping, of_a_file_that_is_truncated_just_before_the_copy_have_n
   }
 }
 
-// While Linux clears what lies behind the new end, in the folio in which the file ends now, the bytes
-// there are zeros up to some place, and old behind it. A pread of ext4 shows them as well.
+// While Linux clears what lies behind the new end, in the folio in which the file ends now, the
+// bytes there are zeros up to some place, and old behind it. A pread of ext4 shows them as well.
 TEST_F(reads_by_mapping, while_the_file_is_truncated_have_no_zeros_but_those_before_old_bytes) {
   std::atomic<bool> done{false}, pause{false};
   std::atomic<std::uint64_t> served{0}, wrong{0}, cut{0};

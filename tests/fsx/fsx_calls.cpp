@@ -129,8 +129,8 @@ void fsx_group::expect_some_content(const descriptor& d, std::uint64_t at, std::
                                                                         const std::string& output) {
       for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(o.result); ++i) {
         const char byte = output[memory + i];
-        // Past the end there are zeros, and they may be read directly: Linux puts them up to the end
-        // of the folio that the file ends in. It may be larger than a page.
+        // Past the end there are zeros, and they may be read directly: Linux puts them up to the
+        // end of the folio that the file ends in. It may be larger than a page.
         const auto is_this = [&](const std::string& s) {
           return byte == (at + i < s.size() ? s[at + i] : '\0');
         };

@@ -55,8 +55,8 @@ def test_the_service_is_measured_under_kernels_that_do_not_need_it(
         assert 0 < line.ours.cores < 0.5
         assert min(line.ours.seconds) > 0
         if counter is not None:
-            # Threads or warps that come to the same page of a small file at once share its load: all
-            # but one find that it has begun.
+            # Threads or warps that come to the same page of a small file at once share its load:
+            # all but one find that it has begun.
             shared = line.ours.counters.get("lost_races", 0) if counter == "direct_loads" else 0
             assert line.ours.counters[counter] + shared > line.ours.operations / 2
             assert "rpcs" not in line.ours.counters

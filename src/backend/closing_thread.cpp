@@ -1,0 +1,92 @@
+#include "backend/closing_thread.hpp"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+
+#include "backend/table_calls.hpp"
+#include "gpufs/base/start_thread.hpp"
+
+namespace gpufs {
+namespace {
+
+constexpr std::chrono::seconds answer_time{1};
+
+}  // namespace
+
+struct closing_thread::shared_state {
+  enum class phase { takes_table, waits, closes, has_closed };
+  std::mutex mutex;  // guards the members below
+  std::condition_variable changed;
+  phase is = phase::takes_table;
+  bool ends = false;
+  int no_table = 0;  // -errno: the thread could not take a table
+  int descriptor = -1;
+  long owner = 0;  // the thread that asks
+  int status = 0;
+};
+
+closing_thread::closing_thread() noexcept {
+  try {
+    auto state = std::make_shared<shared_state>();
+    start_thread([state] { run(*state); }).detach();
+    state_ = state;
+    std::unique_lock lock(state->mutex);
+    (void)state->changed.wait_for(lock, answer_time,
+                                  [&] { return state->is != shared_state::phase::takes_table; });
+  } catch (const std::exception&) {
+    // No thread or memory: close_copy() returns -EAGAIN.
+  }
+}
+
+closing_thread::~closing_thread() {
+  if (state_ == nullptr) return;
+  const std::lock_guard lock(state_->mutex);
+  state_->ends = true;
+  state_->changed.notify_all();
+}
+
+int closing_thread::close_copy(int descriptor) {
+  using phase = shared_state::phase;
+  if (state_ == nullptr) return -EAGAIN;
+  std::unique_lock lock(state_->mutex);
+  if (!state_->changed.wait_for(lock, answer_time, [&] { return state_->is == phase::waits; }))
+    return -EAGAIN;
+  if (state_->no_table != 0) return state_->no_table;
+  state_->descriptor = descriptor;
+  state_->owner = syscall(SYS_gettid);
+  state_->is = phase::closes;
+  state_->changed.notify_all();
+  state_->changed.wait(lock, [&] { return state_->is == phase::has_closed; });
+  state_->is = phase::waits;
+  state_->changed.notify_all();
+  return state_->status;
+}
+
+void closing_thread::run(shared_state& state) {
+  using phase = shared_state::phase;
+  const int no_table = take_own_table() ? 0 : -errno;
+  std::unique_lock lock(state.mutex);
+  state.no_table = no_table;
+  for (state.is = phase::waits;;) {
+    state.changed.notify_all();
+    state.changed.wait(lock, [&] { return state.is == phase::closes || state.ends; });
+    if (state.is != phase::closes) return;
+    const int descriptor = state.descriptor;
+    const long owner = state.owner;
+    lock.unlock();
+    int copy = copy_of(owner, descriptor);
+    if (copy == -EINVAL) copy = copy_of(0, descriptor);  // the table of both, before Linux 6.9
+    const int status = copy < 0 ? copy : syscall(SYS_close, copy) == 0 ? 0 : -errno;
+    lock.lock();
+    state.status = status;
+    state.is = phase::has_closed;
+  }
+}
+
+}  // namespace gpufs

@@ -1,0 +1,35 @@
+// A thread with a descriptor table of its own, which closes copies of the process's descriptors. A
+// close in the process's table would drop the locks that the program has on the file
+// (descriptor_table.hpp).
+//
+// It takes its table once, when the backend is made, because that closes copies of the program's
+// descriptors, and so consumes write errors of the program's files (docs/security.md).
+#pragma once
+
+#include <memory>
+
+namespace gpufs {
+
+// Thread-safe.
+class closing_thread {
+ public:
+  // Waits until the thread has its table, at most 1 s.
+  closing_thread() noexcept;
+  // Ends the thread. Does not wait for it.
+  ~closing_thread();
+  closing_thread(const closing_thread&) = delete;
+  closing_thread& operator=(const closing_thread&) = delete;
+
+  // Called by a thread of the process's table. Returns what close(2) of a copy of the descriptor
+  // reports: 0, or -errno. Also the error that the thread got for its table (ENOSYS before Linux
+  // 5.9, EPERM in a sandbox), or -EAGAIN if there is no thread, or if it closes another descriptor
+  // for longer than 1 s. Waits for the close.
+  int close_copy(int descriptor);
+
+ private:
+  struct shared_state;
+  static void run(shared_state& state);
+  std::shared_ptr<shared_state> state_;  // the thread's, too; null: no thread
+};
+
+}  // namespace gpufs
