@@ -34,16 +34,18 @@ namespace gpufs {
 // Returns a descriptor. It is valid in all kernels of the mount until it is closed as often as it
 // was opened.
 //
-// Repeated opens: an open with the path, access mode and O_APPEND of a file that is already open
-// makes no round trip to the host. It returns the file that is open, even if another program has
-// renamed or replaced it since. The open does notice gunlink and grename of this mount. If several
-// groups open with O_CREAT | O_EXCL, one of them gets the file.
+// Repeated opens: an open with the path, access mode, O_APPEND, O_NOFOLLOW and O_GWRONCE of a file
+// that is already open, and without O_EXCL, makes no round trip to the host, except that the first
+// one with O_TRUNC of a launch has the host empty the file. It returns the file that is open, even
+// if another program has renamed or replaced it since. The open does notice gunlink and grename of
+// this mount. If several groups open with O_CREAT | O_EXCL, one of them gets the file.
 //
 // Consistency: close-to-open. When the host opens a file that has changed since its pages were
-// cached (device, inode, size, mtime or ctime), the mount reads the file anew. While a file is open
-// for writing, each later open in this mount shares what was written so far; changes by other
-// programs become visible at the first open after that. A descriptor that was opened under other
-// flags before the file was opened for writing keeps the state that it opened.
+// cached (device, inode, size, mode, or a time; or less than two seconds before), the mount reads
+// the file anew. While a file is open for writing, each later open in this mount shares what was
+// written so far; changes by other programs become visible at the first open after that. A
+// descriptor that was opened under other flags before the file was opened for writing keeps the
+// state that it opened.
 //
 // O_TRUNC empties the file once per launch: the first open with O_TRUNC empties it, and later opens
 // of the same launch do not, even if the file was closed in between. So all groups of a launch may

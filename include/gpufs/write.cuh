@@ -19,10 +19,11 @@ namespace gpufs {
 // place becomes free again if all writers of the file have only appended to it, and none after this
 // call; otherwise it stays, with zeros.
 //
-// When the call returns, all threads of the mount see the bytes. Other programs see them after
-// gclose, gmsync or gfsync, or when the mount has written the page back because it needed frames.
-// Only the written bytes reach the file, whatever else their pages contain. (GPUfs, ACM TOCS 32(1),
-// section 3.2.)
+// When the call returns, all threads of the mount see the bytes, but for O_GWRONCE and for
+// descriptors that were opened before the file was opened for writing. Other programs see them
+// after gclose, gmsync or gfsync, or when the mount has written the page back because it needed
+// frames. Only the written bytes reach the file, whatever else their pages contain. (GPUfs, ACM
+// TOCS 32(1), section 3.2.)
 //
 // Returns the bytes written. They are fewer than asked only before an error that the next call
 // returns. If a write spans several pages, each warp of a block writes a share; then bytes after

@@ -5,14 +5,18 @@
 
 namespace gpufs {
 
-// Repeats `call` while it returns -EINTR. Returns its result: >= 0 or -errno.
+// A file system may say so for ever, though no signal comes.
+inline constexpr unsigned interruptions_max = 10'000;
+
+// Repeats `call` while it returns -EINTR. Returns its result: >= 0 or -errno. -EIO when it has been
+// interrupted `interruptions_max` times.
 template <class Call>
-int uninterrupted(const Call& call) {
-  int result = 0;
-  do {
-    result = call();
-  } while (result == -EINTR);
-  return result;
+auto uninterrupted(const Call& call) {
+  for (unsigned i = 0; i < interruptions_max; ++i) {
+    const auto result = call();
+    if (result != -EINTR) return result;
+  }
+  return decltype(call())(-EIO);
 }
 
 }  // namespace gpufs

@@ -188,7 +188,12 @@ class flusher {
     if (!whole && (page.flags & page_dirt::partial) == 0) return 0;
     return by_backend(file, [&](backend_file& reached) {
       return std::min<std::int64_t>(
-          file_table::write(reached, bytes, length, begin, whole ? nullptr : mask), 0);
+          file_table::write(reached, bytes, length, begin, whole ? nullptr : mask,
+                            [&] {
+                              ++state_.steps;
+                              return true;
+                            }),
+          0);
     });
   }
 

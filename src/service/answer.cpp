@@ -68,6 +68,7 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
     reply(-EIO);
   }
   if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
+  if (r.code == request_code::open_write) requests_.joining(slot).store(0);
   // Only this thread writes the counter. A read-modify-write would wait until the reply has left
   // for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
@@ -84,7 +85,8 @@ std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t
     const std::int32_t result = requests_.serve(r, slot, sequence, worker, known, opened);
     if (opened.handle == 0 || !opened.joined) return result;
     GPUFS_SCHEDULE_POINT("service.joined");
-    const bool are_made = make_closes(duty, opened.node, worker, known);
+    const bool are_made = make_closes(duty, opened.node, worker, known) &&
+                          wait_for_withdrawn(slot, sequence, opened.node);
     if (are_made && files_.confirm(opened.handle)) return result;
     (void)files_.close(opened.handle);  // opened above
     opened = {};
@@ -118,6 +120,23 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
     }
     const std::uint64_t start = platform::now_ns();
     while (files_.find(r.handle) != nullptr && !is_answered()) {
+      if (stopping_ || platform::elapsed_ns(start) > answer_time_ns) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  return true;
+}
+
+// Waits until the files are closed that withdrawn opens have opened on a node, because they count
+// as writers: the threads that answer these opens are about to close them. Returns false when one
+// has not after `answer_time_ns`. `slot`: that of the caller's request.
+bool service::wait_for_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint32_t node) {
+  if (channel_.withdrawn(slot).load_relaxed() == sequence) return true;
+  for (std::uint32_t other = 0; other < channel_.layout.slot_count; ++other) {
+    const std::uint64_t start = platform::now_ns();
+    while (other != slot && requests_.joining(other).load() == std::uint64_t{node} + 1 &&
+           channel_.withdrawn(other).load_relaxed() ==
+               served_[other].load(std::memory_order_relaxed)) {
       if (stopping_ || platform::elapsed_ns(start) > answer_time_ns) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }

@@ -172,8 +172,8 @@ std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes,
                               std::uint64_t offset) {
   std::uint64_t done = 0;
   while (done < bytes) {
-    const std::int64_t n = file.read(to + done, bytes - done, offset + done);
-    if (n == -EINTR) continue;
+    const std::int64_t n =
+        uninterrupted([&] { return file.read(to + done, bytes - done, offset + done); });
     if (n < 0) return n;
     if (n == 0) break;
     done += static_cast<std::uint64_t>(n);
@@ -182,7 +182,8 @@ std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes,
 }
 
 std::int64_t file_table::write(backend_file& file, const char* from, std::uint64_t bytes,
-                               std::uint64_t offset, const std::uint64_t* mask) {
+                               std::uint64_t offset, const std::uint64_t* mask,
+                               const std::function<bool()>& goes_on) {
   const auto is_set = [mask](std::uint64_t i) {
     return mask == nullptr || (mask[i / 64] >> i % 64 & 1) != 0;
   };
@@ -203,8 +204,9 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
     const bool set = is_set(at);
     const std::uint64_t end = end_of_equal_bits(at, set);
     while (set && at < end) {
-      const std::int64_t n = file.write(from + at, end - at, offset + at);
-      if (n == -EINTR) continue;
+      if (!goes_on()) return -EIO;
+      const std::int64_t n =
+          uninterrupted([&] { return file.write(from + at, end - at, offset + at); });
       if (n <= 0) return n < 0 ? n : -EIO;
       at += static_cast<std::uint64_t>(n);
       written += n;
@@ -260,11 +262,13 @@ int file_table::open(std::string path, bool no_follow, std::uint64_t& handle,
   std::shared_ptr<backend_file> file;
   const int status = open_to_read(counted.text(), no_follow, shard, file);
   if (status < 0) return status;
-  return enter(std::move(counted), no_follow, false, false, std::move(file), handle, result, shard);
+  return enter(std::move(counted), no_follow, false, nullptr, std::move(file), handle, result,
+               shard);
 }
 
 int file_table::open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
-                               std::shared_ptr<host_file>& result, bool tentative) {
+                               std::shared_ptr<host_file>& result,
+                               std::atomic<std::uint64_t>* joining) {
   counted_path counted(std::move(path), path_bytes_);
   if (!counted.fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
@@ -274,23 +278,28 @@ int file_table::open_to_change(std::string path, const open_how& how, std::uint6
       },
       how.write, 0, file);
   if (status < 0) return status;
-  return enter(std::move(counted), how.no_follow, how.write, tentative, std::move(file), handle,
+  return enter(std::move(counted), how.no_follow, how.write, joining, std::move(file), handle,
                result, 0);
 }
 
 // Makes an opened backend file a file of the service. Returns 0 and a handle, or -errno.
-int file_table::enter(counted_path path, bool no_follow, bool writes, bool tentative,
-                      std::shared_ptr<backend_file> file, std::uint64_t& handle,
-                      std::shared_ptr<host_file>& result, unsigned shard) {
-  // Before identify(): a change after identify() must have a later time than this.
-  const std::int64_t seen_ns = wall_clock_ns();
-  file_identity identity;
-  if (const int known = file->identify(identity); known < 0) return known;
-  if (const int kind = check_kind(identity); kind < 0) return kind;
-
+int file_table::enter(counted_path path, bool no_follow, bool writes,
+                      std::atomic<std::uint64_t>* joining, std::shared_ptr<backend_file> file,
+                      std::uint64_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
   given_version given;
-  if (const int known = version_of(identity, seen_ns, writes, tentative, given); known < 0)
-    return known;
+  int status = -EAGAIN;
+  for (unsigned i = 0; i < identifications_max && status == -EAGAIN; ++i) {
+    // Before identify(): a change after identify() must have a later time than this. And a writer
+    // that left before has written nothing since. Sequentially consistent: see leave().
+    const std::int64_t seen_ns = wall_clock_ns();
+    const std::uint64_t departures = departures_.load();
+    file_identity identity;
+    if (const int known = file->identify(identity); known < 0) return known;
+    if (const int kind = check_kind(identity); kind < 0) return kind;
+    GPUFS_SCHEDULE_POINT("files.identified");
+    status = version_of(identity, seen_ns, departures, writes, joining, given);
+  }
+  if (status < 0) return status == -EAGAIN ? -EIO : status;
   const std::shared_ptr<file_version>& version = given.version;
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
@@ -361,6 +370,12 @@ std::vector<std::shared_ptr<host_file>> file_table::writers() const {
   std::vector<std::shared_ptr<host_file>> all;
   for (const auto& files : writers_) all.insert(all.end(), files.begin(), files.end());
   return all;
+}
+
+std::vector<std::shared_ptr<host_file>> file_table::writers_of(std::uint32_t node) const {
+  const std::shared_lock lock(nodes_mutex_);
+  return node < writers_.size() ? std::vector(writers_[node].begin(), writers_[node].end())
+                                : std::vector<std::shared_ptr<host_file>>();
 }
 
 void file_table::close_all() {

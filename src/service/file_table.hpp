@@ -42,6 +42,10 @@
 // creation shows that an open has found another file with the same inode number, the open fails
 // (-EBUSY).
 //
+// An open identifies the file before it looks for its version. If the last writer leaves in
+// between, the size may be from before its last write. So the open identifies the file again
+// (`departures_`): otherwise its appends would overwrite that writer's.
+//
 // Changes under way. A write or truncation that hangs in the backend may outlive the last writer's
 // close, because its caller gives up in time. Its bytes would overwrite what a later writer writes.
 // So while such a call is under way, no later version of the file is opened for writing (-EBUSY).
@@ -56,6 +60,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -95,13 +100,15 @@ class file_version {
   // it.
   std::atomic<std::uint64_t> emptied_by{0};
 
-  // The next five: for a version that is, or was, open for writing. Guarded by the mutex of the
+  // The next six: for a version that is, or was, open for writing. Guarded by the mutex of the
   // version's shard (file_table).
   std::uint32_t node = no_node;            // its state on the device; no_node when no file uses it
   std::shared_ptr<writing_state> writing;  // set while the version has a node
   unsigned sharers = 0;                    // open files that use the node
   unsigned writers = 0;                    // those of them that write and are confirmed
   bool was_written = false;
+  // When the last confirmed writer left: a number of file_table::departures_. 0: none has left.
+  std::uint64_t left_at = 0;
   // The number of backend calls under way that write or truncate the file. Set before the version
   // is shared. A version that is written has its own count. A version that is only read has the
   // count of the written version before it, if that was not 0. Otherwise null.
@@ -262,10 +269,12 @@ class file_table {
   bool is_read_only() const { return nodes_max_ == 0; }
   // Opens or creates a file that is to be changed. Otherwise as open(). Returns -EBUSY for an open
   // for writing, while a write or truncation of a closed version of the file is under way. The
-  // caller has checked is_read_only(), as for the next two functions.
-  // `tentative`: if the file joins writers, it is not confirmed before confirm().
+  // caller has checked is_read_only(), as for the next two functions. `joining`: if the file joins
+  // writers, it is not confirmed before confirm(). Set to the node + 1, under the mutex of the
+  // version's shard, before the file counts as a writer.
   int open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
-                     std::shared_ptr<host_file>& file, bool tentative = false);
+                     std::shared_ptr<host_file>& file,
+                     std::atomic<std::uint64_t>* joining = nullptr);
   // For a file that joined the writers of its version, before its open is answered. Returns whether
   // the version is still being written by a file whose open was answered, and counts this one as
   // such. Otherwise the last of them has left since, and other programs may have changed the file:
@@ -281,8 +290,9 @@ class file_table {
   // Returns the file that writes a version's bytes: an open writer whose close was not reported,
   // else the writer whose close was reported first. Null when there is none. `name`: node_name().
   std::shared_ptr<host_file> find_writer(std::uint64_t name) const;
-  // All files that are open for writing.
+  // All files that are open for writing, or those of a node.
   std::vector<std::shared_ptr<host_file>> writers() const;
+  std::vector<std::shared_ptr<host_file>> writers_of(std::uint32_t node) const;
   // 0, or -EBADF. `discarded`: -errno of the bytes that the last gclose has discarded, or 0. A
   // close that returns -EBADF, because another one was first, returns after that one has reported
   // them and left the version.
@@ -357,9 +367,11 @@ class file_table {
   // reads. Returns the bytes read, or -errno.
   static std::int64_t read(backend_file& file, char* to, std::uint64_t bytes, std::uint64_t offset);
   // Writes all bytes, or with a `mask` only those whose bits are set. Continues as read() does.
-  // Returns the bytes written, or -errno.
+  // Returns the bytes written, or -errno. Before each call of the backend it asks `goes_on`: a mask
+  // may take many. If not, returns -EIO.
   static std::int64_t write(backend_file& file, const char* from, std::uint64_t bytes,
-                            std::uint64_t offset, const std::uint64_t* mask);
+                            std::uint64_t offset, const std::uint64_t* mask,
+                            const std::function<bool()>& goes_on);
 
   std::size_t open_count() const;
 
@@ -379,6 +391,8 @@ class file_table {
   // In one shard.
   static constexpr std::size_t versions_max = (std::size_t{1} << 20) / version_shards;
   static constexpr unsigned attempts_max = 4;  // for an open that lacks descriptors
+  // For an open during which the last writer leaves, again and again.
+  static constexpr unsigned identifications_max = 64;
 
   struct key {
     std::uint64_t device, inode;
@@ -408,6 +422,7 @@ class file_table {
   struct alignas(64) version_shard {
     std::mutex mutex;  // guards the other members
     version_map versions;
+    std::uint64_t forgotten_left_at = 0;  // the latest `left_at` of versions that it has forgotten
   };
 
   template <class Open>
@@ -415,7 +430,7 @@ class file_table {
                    std::shared_ptr<backend_file>& file);
   int open_to_read(const std::string& path, bool no_follow, unsigned first_shard,
                    std::shared_ptr<backend_file>& file);
-  int enter(counted_path path, bool no_follow, bool writes, bool tentative,
+  int enter(counted_path path, bool no_follow, bool writes, std::atomic<std::uint64_t>* joining,
             std::shared_ptr<backend_file> file, std::uint64_t& handle,
             std::shared_ptr<host_file>& result, unsigned shard);
   // Returns the result of `attempt`. If descriptors are lacking (-EMFILE, -ENFILE), makes room and
@@ -441,8 +456,8 @@ class file_table {
   };
   // Finds or makes the version of an open. 0; -EMFILE when there are no more nodes or versions;
   // -EBUSY as in open_to_change(), and if another file with the same inode number is written.
-  int version_of(const file_identity& identity, std::int64_t seen_ns, bool writes, bool tentative,
-                 given_version& given);
+  int version_of(const file_identity& identity, std::int64_t seen_ns, std::uint64_t departures,
+                 bool writes, std::atomic<std::uint64_t>* joining, given_version& given);
   static bool is_changed(const file_version& version);
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
@@ -454,7 +469,8 @@ class file_table {
   const std::size_t descriptors_max_;
   const numbering numbers_;
   file_error_log errors_;
-  std::atomic<std::uint64_t> epoch_{1};  // raised when `lookups` become invalid
+  std::atomic<std::uint64_t> departures_{0};  // of last confirmed writers, from all versions
+  std::atomic<std::uint64_t> epoch_{1};       // raised when `lookups` become invalid
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
   // Files whose close was reported come first. The last one reported is at the front.

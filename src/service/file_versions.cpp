@@ -2,6 +2,7 @@
 // open for writing.
 #include <errno.h>
 
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -65,7 +66,8 @@ void file_table::forget_writer(host_file& file) {
 std::shared_ptr<writing_state> file_table::leave(file_version& version, const bool& is_confirmed) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
   const std::lock_guard lock(s.mutex);
-  if (is_confirmed) --version.writers;
+  if (is_confirmed && --version.writers == 0)
+    version.left_at = departures_.fetch_add(1) + 1;  // sequentially consistent: see enter()
   if (--version.sharers != 0) return nullptr;
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
@@ -94,8 +96,11 @@ bool file_table::is_changed(const file_version& version) {
   return version.changes != nullptr && version.changes->load() != 0;
 }
 
-int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, bool writes,
-                           bool tentative, given_version& given) {
+// `departures`: the number of them before the file was identified. Returns -EAGAIN when the last
+// writer has left since, because `identity` may be from before its last write.
+int file_table::version_of(const file_identity& identity, std::int64_t seen_ns,
+                           std::uint64_t departures, bool writes,
+                           std::atomic<std::uint64_t>* joining, given_version& given) {
   const std::int64_t changed =
       identity.modified_ns > identity.changed_ns ? identity.modified_ns : identity.changed_ns;
   const bool racy = seen_ns - changed < racy_ns;
@@ -117,7 +122,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
     if (given.joined && v->identity.born_ns != identity.born_ns) return -EBUSY;
     if (!join(*v, writes, spare, given.node)) return -EMFILE;
     given.version = v;
-    given.is_confirmed = writes && !(given.joined && tentative);
+    if (joining != nullptr) joining->store(std::uint64_t{given.node} + 1);
+    given.is_confirmed = writes && !(given.joined && joining != nullptr);
     if (given.is_confirmed) ++v->writers;
     return 0;
   };
@@ -137,6 +143,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
   const std::lock_guard lock(s.mutex);
   const auto known = s.versions.find(name);
   if (holds(known)) return give(known->second);  // another thread opened it meanwhile
+  fresh->left_at = known != s.versions.end() ? known->second->left_at : s.forgotten_left_at;
+  if (departures < fresh->left_at) return -EAGAIN;
   fresh->was_written = writes;
   if (known != s.versions.end() && known->second->identity.born_ns == identity.born_ns)
     fresh->emptied_by = known->second->emptied_by.load();
@@ -158,6 +166,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns, 
       const auto next = std::next(at);
       if (at->second->writers != 0 || is_changed(*at->second))
         s.versions.insert(forgotten.extract(at));
+      else s.forgotten_left_at = std::max(s.forgotten_left_at, at->second->left_at);
       at = next;
     }
   }

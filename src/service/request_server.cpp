@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <shared_mutex>
 #include <utility>
 #include <vector>
 
@@ -44,7 +45,7 @@ request_server::request_server(device& d, const channel_view& channel,
                                file_table& files, extent_registrar& extents, unsigned copiers,
                                const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), device_view_(device_view), frames_(frames), files_(files),
-      extents_(extents),
+      extents_(extents), stopping_(stopping), joining_(channel.layout.slot_count),
       gate_(copiers, channel.layout.slot_count, {d.limits_of_bulk(), d.bulk_copies_exclude()}) {
   stalled_.reserve(copiers +
                    channel.layout.slot_count);  // so that find_stalled() does not allocate
@@ -120,7 +121,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
                       : how.exclusive ? kind::creates_exclusively
                                       : kind::creates;
     return paths_.run({what, {path}, slot, sequence}, given_up(), [&] {
-      return files_.open_to_change(std::move(path), how, handle, file, true);
+      return files_.open_to_change(std::move(path), how, handle, file, &joining_[slot]);
     });
   };
   const int status = changes ? open_to_change()
@@ -223,7 +224,8 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
   const change_under_way change(file->file->version());
   if (!files_.is_written_through(r.handle, known)) return -EBADF;
   const std::int64_t written =
-      file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr);
+      file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr,
+                        [&] { return !stopping_; });
   file->file->writing().permits.write_together(file->reached->writes_together());
   // Its close may have been reported before these bytes were written. Then report it again.
   if (written > 0 && file->file->is_close_reported()) {
@@ -263,11 +265,22 @@ std::int32_t request_server::serve_emptied(const request& r, file_table::lookups
 std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  const auto sync = [&] {
-    return std::min(uninterrupted([&] { return file->reached->sync(); }), 0);
+  int status = 0;
+  // Through all descriptors that write the file: one that was opened late may not be told of all
+  // errors (service/sync_rounds.hpp), and the caller may have written through another one.
+  const auto sync = [&](const std::shared_ptr<backend_file>& reached) {
+    const int synced = file->file->writing().syncs.run(
+        static_cast<std::uint32_t>(r.offset), reached.get(),
+        [&] { return std::min(uninterrupted([&] { return reached->sync(); }), 0); });
+    if (status == 0) status = synced;
   };
-  return file->file->writing().syncs.run(static_cast<std::uint32_t>(r.offset), file->reached.get(),
-                                         sync);
+  sync(file->reached);
+  for (const std::shared_ptr<host_file>& other : files_.writers_of(file->file->node())) {
+    std::shared_ptr<backend_file> reached;
+    // One that is being closed is no writer any more (-EBADF).
+    if (other != file->file && files_.reach(*other, reached) == 0) sync(reached);
+  }
+  return status;
 }
 
 // For a file opened for writing, `offset` is the errno of discarded bytes, or 0.
@@ -332,15 +345,18 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot,
   if (length == 0) return 0;
   const auto when = stagers_.size() < stage_first_copiers ? extent_registrar::urgency::now
                                                           : extent_registrar::urgency::when_quiet;
+  std::shared_lock copies(extents_.copies());
   const extent_location location = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = location.number * extents_.extent_bytes();
   // Registered pages end where the file ended at its open. A longer run is read.
   char* const frames = frames_.pages + (std::uint64_t{to.frame} << frames_.page_shift);
   const run_stager::reply_place reply{
       &channel_.reply(slot).word, &device_view_.reply(slot).word, {slot, sequence}};
-  if (r.offset + r.length > extent_begin + location.bytes || length < device_.bulk_bytes_min())
+  if (r.offset + r.length > extent_begin + location.bytes || length < device_.bulk_bytes_min()) {
+    copies.unlock();
     return stagers_[copier].read(*file->reached, r.offset, frames, length, reply,
                                  staged_flag | tell_extent(slot, location));
+  }
   const std::int32_t result = static_cast<std::int32_t>(length) | tell_extent(slot, location);
   const std::int64_t copied = stagers_[copier].copy_and_answer(
       frames, location.address + (r.offset - extent_begin), length, reply, result);

@@ -47,6 +47,9 @@ class request_server {
   // or run_stager::device_answers. Waits for I/O.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known, opened_file& opened);
+  // The node + 1 of the file that the open in this slot has made a writer of, or is making; else 0.
+  // Sequentially consistent. Cleared by the thread that answers the open, when it is done with it.
+  std::atomic<std::uint64_t>& joining(std::uint32_t slot) { return joining_[slot]; }
   // Records the failure of a write, sync or close report in file_table::errors(), for the host, if
   // the file is open for writing.
   void log_error(const request& r, std::int32_t status) noexcept;
@@ -97,6 +100,8 @@ class request_server {
   file_table& files_;
   extent_registrar& extents_;
   path_operations paths_;
+  const std::atomic<bool>& stopping_;
+  std::vector<std::atomic<std::uint64_t>> joining_;  // by slot
   driver_gate gate_;
   std::vector<driver_gate::request_name> stalled_;  // used by the supervisor only
   std::deque<run_stager> stagers_;                  // one for each copier

@@ -20,6 +20,32 @@ constexpr std::uint64_t expecting_ns = 5'000'000;
 // After this time of slow answers a thread scans all slots, because another thread may hang.
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;
 
+// One of the `places` of threads that sync, while this object lives. One thread is left for other
+// requests, because a sync may take as long as its disk takes, and waits for others of its file.
+// `places` 0: needs none. Relaxed: the count orders no other memory.
+class sync_place {
+ public:
+  sync_place(std::atomic<unsigned>& taken, unsigned places) {
+    if (places == 0) return;
+    if (taken.fetch_add(1, std::memory_order_relaxed) < places) {
+      of_ = &taken;
+    } else {
+      taken.fetch_sub(1, std::memory_order_relaxed);
+      may_sync_ = false;
+    }
+  }
+  ~sync_place() {
+    if (of_ != nullptr) of_->fetch_sub(1, std::memory_order_relaxed);
+  }
+  sync_place(const sync_place&) = delete;
+  sync_place& operator=(const sync_place&) = delete;
+  explicit operator bool() const { return may_sync_; }
+
+ private:
+  std::atomic<unsigned>* of_ = nullptr;
+  bool may_sync_ = true;
+};
+
 }  // namespace
 
 service::service(device& d, const channel_view& channel, const channel_view& device_view,
@@ -263,6 +289,13 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
            !take_permit(r, worker, known, permit))) {
         ++done.passed_over;
         done.busy = r.handle;
+        continue;
+      }
+      const sync_place place(syncing_, there && r.code == request_code::sync && options_.workers > 1
+                                           ? options_.workers - 1
+                                           : 0);
+      if (!place) {
+        ++done.passed_over;
         continue;
       }
       if (!there || !served_[bells[i].slot].compare_exchange_strong(seen, bells[i].sequence,

@@ -134,7 +134,7 @@ class service {
   struct tally {
     unsigned answered = 0;
     unsigned written = 0;      // writes among `answered`
-    unsigned passed_over = 0;  // skipped writes to files that other threads write
+    unsigned passed_over = 0;  // skipped writes to files that other threads write, and syncs
     std::uint64_t busy = 0;
   };
   tally scan(service_duty duty, unsigned worker, bool everywhere, file_table::lookups& known);
@@ -159,6 +159,7 @@ class service {
                      request_server::opened_file& opened);
   bool make_closes(service_duty duty, std::uint32_t node, unsigned worker,
                    file_table::lookups& known);
+  bool wait_for_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint32_t node);
   void close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint64_t handle);
   int hand_to_sink(std::uint32_t slot, std::uint32_t sequence, const request& r,
                    const std::optional<timeline_event>& event);
@@ -184,6 +185,7 @@ class service {
   timeline& timeline_;
   const service_options options_;
   // Per slot: the sequence of the last request that a thread claimed.
+  std::atomic<unsigned> syncing_{0};  // threads that sync; see sync_place
   std::vector<std::atomic<std::uint32_t>> served_;
   // One entry for each worker, then each opener, then each copier. Each entry has its own cache
   // line, because every thread counts every request.

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 
 #include "api/matrix.hpp"
 #include "gpufs/launch.cuh"
+#include "support/schedule.hpp"
 
 namespace gpufs::testing {
 
@@ -43,6 +46,25 @@ struct refused_appends_kernel {
   }
 };
 
+// Each thread opens the file, appends a line, and closes it, again and again. The access differs,
+// so they share no record.
+struct appending_openers_kernel {
+  static constexpr std::uint32_t lines = 99, line_bytes = 8;
+  const char* path;
+  atomic_word<std::uint64_t>* wrong;
+  GPUFS_HD void operator()(const mount_ref& fs) const {
+    const auto g = this_thread();
+    const auto number = static_cast<std::uint32_t>(g.grid_rank());
+    for (std::uint32_t i = 0; i < lines; ++i) {
+      const std::int32_t fd = gopen(g, fs, path, (number % 2 == 0 ? O_WRONLY : O_RDWR) | O_APPEND);
+      char line[line_bytes] = {
+          'g', char('a' + number), ':', char('0' + i / 10), char('0' + i % 10), ' ', ' ', '\n'};
+      if (fd < 0 || gwrite(g, fs, fd, line, sizeof line, 0) != sizeof line) wrong->add_relaxed(1);
+      if (fd >= 0 && gclose(g, fs, fd) != 0) wrong->add_relaxed(1);
+    }
+  }
+};
+
 namespace {
 
 class append_test : public conformance {
@@ -74,6 +96,38 @@ INSTANTIATE_TEST_SUITE_P(by, append_test,
                                            setting{source::memory, group_kind::warp, 4096},
                                            setting{source::memory, group_kind::block, 4096}),
                          name_of_setting);
+
+// An open may come between another group's last close and what the host knew of the file before.
+TEST(appends, by_groups_that_open_the_file_for_each_are_all_there) {
+  using kernel = appending_openers_kernel;
+  constexpr std::uint32_t groups = 2;  // with more, the file is always open
+  const auto io = std::make_shared<memory_backend>();
+  io->write("log", "");
+  mount_options options = base_options();
+  options.backend = io;
+  options.cpu_threads = groups;
+  mount fs(options);
+  const device_array<atomic_word<std::uint64_t>> wrong(fs, 1);
+  const std::string path = "log";
+  const device_array<char> on_device(fs, path.size() + 1);
+  fs.copy_to_device(on_device.data(), path.c_str(), path.size() + 1);
+  const schedule_hook slow([](const char* name) {
+    if (std::string(name) == "files.identified")
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  });
+  launch(fs, {.blocks = groups, .threads = 1}, kernel{on_device.data(), wrong.data()});
+  fs.synchronize();
+  std::uint64_t failed = 1;
+  fs.copy_to_host(&failed, wrong.data(), sizeof failed);
+  EXPECT_EQ(failed, 0u);
+  fs.unmount();
+  const std::string content = io->content("log");
+  EXPECT_EQ(content.size(), groups * kernel::lines * kernel::line_bytes);
+  std::set<std::string> lines;
+  for (std::size_t i = 0; i < content.size(); i += kernel::line_bytes)
+    lines.insert(content.substr(i, kernel::line_bytes));
+  EXPECT_EQ(lines.size(), groups * kernel::lines);
+}
 
 TEST_P(append_test, that_fails_keeps_its_place_if_another_group_has_written_there) {
   (void)create("a", 100);

@@ -1,9 +1,11 @@
-// Kernels that still run when their mount ends: it waits for them, and not for ever.
+// Kernels that still run when their mount ends: it waits for them, and not for ever. And kernels
+// that end, but leave a request.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +13,7 @@
 #include "api/matrix.hpp"
 #include "gpufs/launch.cuh"
 #include "support/memory_backend.hpp"
+#include "support/schedule.hpp"
 
 namespace gpufs::testing {
 namespace {
@@ -150,6 +153,73 @@ TEST_F(endless_kernel, keeps_its_extents_registered) {
   kernel_.join();
   fs_->drop_extents();
   EXPECT_EQ(fs_->stats().extent_bytes, 0u);
+}
+
+// Sends a request to load a run into frame 7, and does not wait for the answer.
+struct leaving_reader {
+  const char* path;
+  std::uint32_t bytes;
+
+  void operator()(const mount_ref& fs) const {
+    const std::int32_t fd = gopen(this_thread(), fs, path, O_RDONLY);
+    ASSERT_GE(fd, 0);
+    std::uint64_t handle = 0;
+    for (std::uint32_t i = 0; i < fs.layout.file_count; ++i) {
+      const std::uint64_t other = fs.at<open_file>(fs.layout.files)[i].handle.value;
+      if (other != 0) handle = other;
+    }
+    constexpr std::uint32_t slot = 5;
+    const bulk_target to{7};
+    std::memcpy(fs.channel.staging(slot), &to, sizeof to);
+    const std::uint32_t sequence = fs.channel.bell(slot).load_relaxed() + 1;
+    fs.channel.request(slot).store({request_code::bulk, handle, bytes, 0}, sequence);
+    fs.channel.bell(slot).store_release(sequence);
+  }
+};
+
+// A copier has found the extent, and has not yet copied.
+TEST(ended_kernel, has_nothing_copied_from_an_extent_that_was_dropped) {
+  const std::string content(std::size_t{1} << 20, 'e');
+  const auto io = std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
+  io->write("/large", content);
+  mount_options options = base_options();
+  options.backend = io;
+  options.cache_bytes = 4 * content.size();
+  options.bulk_bytes = 1 << 18;
+  options.extent_bytes = content.size();
+  options.extent_budget_bytes = content.size();
+  options.unmount_timeout = std::chrono::milliseconds(200);
+  mount fs(options);
+  if (fs.direct_path() != "on" || fs.bulk_path() != "on")
+    GTEST_SKIP() << fs.direct_path() << ", " << fs.bulk_path();
+  ASSERT_EQ(fs.register_file("/large"), content.size());
+  std::atomic<bool> is_about_to_copy{false}, go_on{false};
+  const schedule_hook hook([&](const char* name) {
+    if (std::strcmp(name, "service.driver") != 0) return;
+    is_about_to_copy = true;
+    wait_until([&] { return go_on.load(); }, std::chrono::minutes(10));
+  });
+  launch(fs, {}, leaving_reader{"/large", 1 << 18});
+  fs.synchronize();
+  wait_until([&] { return is_about_to_copy.load(); });
+  ASSERT_TRUE(is_about_to_copy);
+  try {
+    fs.drop_extents();
+    ADD_FAILURE() << "the copier has the extent's address";
+  } catch (const error& e) {
+    EXPECT_EQ(e.code().value(), EBUSY);
+  }
+  EXPECT_EQ(fs.stats().extent_bytes, content.size());
+  go_on = true;
+  wait_until([&] {
+    try {
+      fs.drop_extents();
+      return true;
+    } catch (const error&) {
+      return false;
+    }
+  });
+  EXPECT_EQ(fs.stats().extent_bytes, 0u);
 }
 
 }  // namespace

@@ -224,6 +224,60 @@ TEST_F(late_close_with_a_loss, reports_it_when_the_unmount_makes_the_close) {
   EXPECT_EQ(memory_->content("file"), "old\n");
 }
 
+// Two groups post the first close at the same time, and get no answer. The second close is still to
+// be made.
+TEST_F(late_close, that_two_groups_post_leaves_the_other_closes) {
+  options_.channel_slots = workers + 2;
+  memory_->write("second", "old\n");
+  memory_->write("other", "other\n");
+  memory_->write("another", "another\n");
+  const std::int32_t first = calls().open("file", O_RDWR | O_APPEND),
+                     second = calls().open("second", O_RDWR);
+  ASSERT_EQ(calls().write(first, "lost\n", 0), 5);
+  calls().expect_read(second, "old\n", 0, 10);
+  keep_workers_busy();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(hurried().unlink("dead"), -EIO);  // takes the other slots
+  EXPECT_EQ(hurried().close(first), -EIO);
+  EXPECT_EQ(hurried().close(second), -EIO);
+  answer();
+
+  server_answers_ = false;
+  keep_workers_busy();
+  {
+    session one(fs(), group_kind::thread, std::chrono::milliseconds(400)),
+        two(fs(), group_kind::thread, std::chrono::milliseconds(400));
+    std::thread opens([&] { EXPECT_EQ(one.open("other"), -EIO); });
+    EXPECT_EQ(two.open("another"), -EIO);
+    opens.join();
+  }
+  answer();
+  memory_->write("second", "new\n");
+  const std::int32_t fd = calls().open("second");
+  calls().expect_read(fd, "new\n", 0, 10);
+}
+
+// The caller of an open gave up, the host opened the file all the same, and has not closed it yet
+// when the last writer closes it.
+TEST_F(late_close, of_an_open_that_was_withdrawn_comes_before_a_later_open) {
+  memory_->make_link("alias", "file");
+  const std::int32_t writer = open_and_append("gpu\n");
+  hang(operation::open, "alias");
+  EXPECT_EQ(hurried().open("alias", O_WRONLY), -EIO);
+  std::atomic<bool> is_open{false}, go_on{false};
+  const schedule_hook before_the_close([&](const char* point) {
+    if (std::string_view(point) != "service.opened" || is_open.exchange(true)) return;
+    wait_until([&] { return go_on.load(); });
+  });
+  server_answers_ = true;
+  ASSERT_TRUE(eventually([&] { return is_open.load(); }));
+  EXPECT_EQ(calls().close(writer), 0);
+  memory_->write("file", "new\n");
+  std::thread later([&] { expect_at_next_open("new\n"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  go_on = true;
+  later.join();
+}
+
 // The next file that is opened for writing gets the inode state of the one that was closed.
 TEST_F(late_close, without_an_answer_reports_no_loss_for_another_file) {
   memory_->write("other", "other\n");

@@ -88,6 +88,25 @@ TEST_P(once_test, bytes_in_a_page_that_is_mapped_for_writing_are_seen_in_the_map
   EXPECT_EQ(calls().close(fd), 0);
 }
 
+// The file has them, so the mapping has not changed them, and another program's bytes stay.
+TEST_P(once_test, bytes_in_a_page_that_is_mapped_for_writing_are_written_once) {
+  std::string content = create("a", page_bytes());
+  const std::int32_t fd = open("a", O_RDWR), writer = open("a", once);
+  const map_answer m = calls().map_write(fd, 0, 200);
+  ASSERT_EQ(m.result, 200);
+  EXPECT_EQ(calls().write(writer, "once", 50), 4);
+  EXPECT_EQ(calls().sync(writer), 0);
+  files->write_at("a", 50, "else");
+  EXPECT_EQ(calls().poke(m.pointer + 150, "mine"), 4);
+  EXPECT_EQ(calls().msync(fd, m.pointer, 200), 0);
+  content.replace(50, 4, "else").replace(150, 4, "mine");
+  expect_content("a", content);
+  EXPECT_EQ(calls().unmap_write(fd, m.pointer, 200), 0);
+  EXPECT_EQ(calls().close(writer), 0);
+  EXPECT_EQ(calls().close(fd), 0);
+  expect_content("a", content);
+}
+
 // The host has read the page for the reader before it writes the bytes, and the reader gives the
 // page to other groups afterwards.
 TEST_P(once_test, bytes_in_a_page_that_is_being_loaded_are_seen_after_the_close) {

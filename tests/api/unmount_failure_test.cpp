@@ -10,6 +10,8 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "service/file_error_log.hpp"
@@ -261,6 +263,122 @@ TEST(unmount, reports_a_loss_that_only_one_descriptor_is_told_of) {
       EXPECT_EQ(e.path(), "/a");
     }
   }
+}
+
+// The group writes through one descriptor and syncs through another, which was opened after another
+// program was told of the loss.
+TEST(syncs, are_of_all_that_was_written_through_the_mount) {
+  const auto io = std::make_shared<durable_backend>();
+  io->create("/a", std::string(100, '-'));
+  mount_options options = base_options();
+  options.backend = io;
+  mount fs(options);
+  session calls(fs, group_kind::thread);
+  const std::int32_t early = calls.open("/a", O_RDWR);
+  ASSERT_EQ(calls.write(early, "lost", 0), 4);
+  ASSERT_EQ(calls.advise(early, 0, 0, POSIX_FADV_DONTNEED), 0);  // written, not synced
+  ASSERT_EQ(io->content("/a").substr(0, 4), "lost");
+  std::unique_ptr<backend_file> of_another_program;
+  ASSERT_EQ(io->open_to_change("/a", {}, of_another_program), 0);
+  io->fail_next_sync();
+  ASSERT_EQ(of_another_program->sync(), -EIO);
+  const std::int32_t late = calls.open("/a", O_WRONLY);
+  EXPECT_EQ(calls.sync(late), -EIO);
+  EXPECT_EQ(calls.close(late), -EIO);
+  EXPECT_EQ(calls.close(early), -EIO);
+  EXPECT_EQ(fs.file_errors().errors.size(), 1u);
+}
+
+// A worker is left for other files.
+TEST(syncs, that_hang_hold_up_no_other_file) {
+  const auto files = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(files);
+  std::atomic<bool> go_on{false};
+  fault hang;
+  hang.on = operation::sync;
+  hang.path = "/slow";
+  hang.before = [&] { wait_until([&] { return go_on.load(); }, std::chrono::minutes(10)); };
+  io->add(hang);
+  mount_options options = base_options();
+  options.backend = io;
+  options.workers = 2;
+  mount fs(options);
+  session calls(fs, group_kind::thread);
+  std::vector<std::thread> groups;
+  for (int i = 0; i < 3; ++i) {
+    groups.emplace_back([&] {
+      session own(fs, group_kind::thread);
+      const std::int32_t fd = own.open("/slow", O_RDWR | O_CREAT);
+      EXPECT_EQ(own.write(fd, "bytes", 0), 5);
+      EXPECT_EQ(own.sync(fd), 0);
+      EXPECT_EQ(own.close(fd), 0);
+    });
+  }
+  const std::int32_t fd = calls.open("/other", O_RDWR | O_CREAT);
+  EXPECT_EQ(calls.write(fd, "kept", 0), 4);
+  EXPECT_EQ(calls.close(fd), 0);
+  EXPECT_EQ(files->content("/other"), "kept");
+  go_on = true;
+  for (std::thread& t : groups) t.join();
+}
+
+// A write of every second byte of a page takes a call for each. Its caller has given up.
+TEST(unmount_of_a_slow_backend, ends_a_write_of_many_parts) {
+  const auto files = std::make_shared<memory_backend>();
+  const auto io = std::make_shared<fault_backend>(files);
+  files->write("/a", std::string(4096, '-'));
+  std::atomic<unsigned> writes{0};
+  fault slow;
+  slow.on = operation::write;
+  slow.before = [&] {
+    ++writes;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  io->add(slow);
+  mount_options options = base_options();
+  options.backend = io;
+  options.page_bytes = 4096;
+  options.unmount_timeout = std::chrono::milliseconds(300);
+  std::string expected(4096, '-');
+  auto fs = std::make_unique<mount>(options);
+  {
+    session calls(*fs, group_kind::thread);
+    const std::int32_t fd = calls.open("/a", O_RDWR);
+    for (int i = 0; i < 400; i += 2) {
+      ASSERT_EQ(calls.write(fd, "x", i), 1);
+      expected[static_cast<std::size_t>(i)] = 'x';
+    }
+    session hurried(*fs, group_kind::thread, std::chrono::milliseconds(100));
+    EXPECT_EQ(hurried.sync(fd), -EIO);
+  }
+  EXPECT_NO_THROW(fs->unmount()) << "it writes the page itself";
+  EXPECT_EQ(files->content("/a"), expected);
+  const unsigned before = writes;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(writes, before);
+}
+
+// A close sends what groups with other descriptors have written, and the file system refuses it.
+TEST(errors_of_close, are_told_to_groups_with_other_descriptors) {
+  const auto io = std::make_shared<fault_backend>(std::make_shared<memory_backend>());
+  mount_options options = base_options();
+  options.backend = io;
+  mount fs(options);
+  session calls(fs, group_kind::thread);
+  const std::int32_t one = calls.open("/a", O_RDWR | O_CREAT), two = calls.open("/a", O_WRONLY);
+  ASSERT_EQ(calls.write(two, "refused", 0), 7);
+  fault refusal;
+  refusal.on = operation::close;
+  refusal.error_number = EDQUOT;
+  refusal.nth = 1;
+  io->add(refusal);
+  EXPECT_EQ(calls.close(one), -EDQUOT);
+  EXPECT_EQ(calls.sync(two), -EDQUOT);
+  EXPECT_EQ(calls.close(two), -EDQUOT);
+  const std::int32_t next = calls.open("/a", O_WRONLY);
+  EXPECT_EQ(calls.sync(next), 0) << "of a file that was closed in between";
+  EXPECT_EQ(calls.close(next), 0);
+  EXPECT_THROW(fs.unmount(), error);
 }
 
 TEST(unmount, reports_a_loss_also_where_the_list_of_errors_is_full) {

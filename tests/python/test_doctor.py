@@ -58,6 +58,15 @@ def host_with(monkeypatch: pytest.MonkeyPatch, **changes: object) -> dict[str, d
     return {finding.check: finding for finding in doctor.examine().findings}
 
 
+def test_it_warns_where_kernels_reach_the_memory_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check = "gpu.memory_of_the_process"
+    assert check not in findings_with(monkeypatch)
+    found = findings_with(monkeypatch, gpus=[GPU | {"pageable_memory_access": True}])
+    assert found[check].level == "warn"
+
+
 def test_it_is_usable_here(report: doctor.Report) -> None:
     assert report.usable
     assert [finding for finding in report.findings if finding.level == "fail"] == []

@@ -15,6 +15,7 @@
 #include "gpufs/base/limits.hpp"
 #include "service/file_table.hpp"
 #include "support/memory_backend.hpp"
+#include "support/schedule.hpp"
 #include "support/seeds.hpp"
 
 namespace gpufs::testing {
@@ -503,6 +504,28 @@ TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
 }
 
 // A file has it through all its versions; another file under the same path has not.
+// An open that has identified the file, when its last writer writes and leaves.
+TEST_F(file_table_writers, an_open_beside_the_last_close_sees_what_was_written_before_it) {
+  for (const bool writes : {true, false}) {
+    io_->write("/a", "one");
+    const std::uint64_t first = open_to_write("/a").handle;
+    bool has_left = false;
+    const schedule_hook hook([&](const char* name) {
+      if (std::string(name) != "files.identified" || has_left) return;
+      has_left = true;
+      io_->write_at("/a", 3, ", two");
+      EXPECT_EQ(table_.close(first), 0);
+    });
+    std::uint64_t second = 0;
+    std::shared_ptr<host_file> file;
+    if (writes) second = open_to_write("/a").handle;
+    else EXPECT_EQ(table_.open("/a", false, second, file), 0);
+    ASSERT_TRUE(has_left);
+    EXPECT_EQ(table_.find(second)->version().identity.size, std::string("one, two").size());
+    EXPECT_EQ(table_.close(second), 0);
+  }
+}
+
 TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
   const auto emptied_by = [&](bool writes) {
     std::uint64_t handle = 0;

@@ -101,6 +101,22 @@ TEST_F(service_faults, an_open_that_was_interrupted_is_made_again) {
   EXPECT_EQ(io_->strikes(), 6u);
 }
 
+// A file system may say for ever that a signal came.
+TEST_F(service_faults, calls_that_are_always_interrupted_fail) {
+  service_rig rig(io_);
+  const rig_reply file = rig.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a");
+  for (const operation on :
+       {operation::open, operation::read, operation::write, operation::truncate, operation::sync})
+    io_->add({.on = on, .error_number = EINTR});
+  EXPECT_EQ(rig.call({request_code::open, 0, 2, 0}, "/a").result, -EIO);
+  EXPECT_EQ(rig.call({request_code::open_write, open_reads | open_writes, 2, 0}, "/a").result,
+            -EIO);
+  EXPECT_EQ(rig.call({request_code::read, file.handle, 10, 0}).result, -EIO);
+  EXPECT_EQ(rig.call({request_code::write, file.node, 5, 0}, "bytes").result, -EIO);
+  EXPECT_EQ(rig.call({request_code::truncate, file.handle, 0, 4}).result, -EIO);
+  EXPECT_EQ(rig.call({request_code::sync, file.handle, 0, 0}).result, -EIO);
+}
+
 TEST_F(service_faults, an_error_of_the_bytes_that_come_along_does_not_spoil_the_open) {
   service_rig rig(io_);
   io_->add({.on = operation::read, .times_max = 1, .error_number = EIO});

@@ -122,9 +122,9 @@ struct alignas(128) open_file {
   // In `unclosed` while a thread stores what belongs to the handle. No handle has this value: the
   // low bits of a handle, its place, are never all 0.
   static constexpr std::uint64_t being_kept = std::uint64_t{1} << 63;
-  // What its close reports to the host (inode_state::discarded): -errno, or 0. An errno above 0:
-  // the close is posted, but was not answered in time. The handle stays here, for the end of the
-  // mount.
+  // What its close reports to the host (inode_state::discarded). 0: nothing was discarded. Below 0:
+  // -errno, and the close is not posted yet. Above 0: errno, and the close is posted, but was not
+  // answered in time; the handle stays here for the end of the mount, which reports the loss.
   atomic_word<std::int32_t> unclosed_discarded;
 
   struct held {

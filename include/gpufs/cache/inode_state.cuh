@@ -54,4 +54,12 @@ GPUFS_HD inline bool is_settled(const mount_ref& fs, std::uint32_t node_number,
          !is_unsettled_now(fs, node_number, version, waits);
 }
 
+// Keeps the error of a failure after which written bytes may never reach the file's disk. A failed
+// sync or close may have dropped them for good (Linux marks the pages as clean). A truncation
+// without an answer may still take place. Called by one thread.
+GPUFS_HD inline void keep_failure(const mount_ref& fs, std::uint32_t node, std::int32_t error) {
+  std::int32_t none = 0;
+  (void)fs.node(node).failed.compare_exchange_acq_rel(none, error);
+}
+
 }  // namespace gpufs::detail

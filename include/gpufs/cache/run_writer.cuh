@@ -201,7 +201,8 @@ class run_writer {
 
   // Called after the host has written a piece of a run of O_GWRONCE. Other descriptors do not find
   // the run's pages, but pages that were fetched from the file, perhaps before this write. So the
-  // sent bytes are copied into the fetched pages before the run's pages become clean. A sync or a
+  // sent bytes are copied into the fetched pages, and into the twins of those that are mapped for
+  // writing, before the run's pages become clean. A sync or a
   // close that finds no dirty page then knows that all descriptors see the bytes. Other groups may
   // read or write other bytes of a fetched page meanwhile.
   //
@@ -235,6 +236,15 @@ class run_writer {
         restore_bits(r, p, mask_there);
       } else {
         copy_sent(r, p, staging, mask_there, fs_.page(there.frame) + p.within);
+        // After the page: a group that finds them different marks bytes that were sent. The other
+        // way round it would send old ones.
+        g_.sync();
+        std::uint32_t mapped = 0;
+        if (g_.is_leader()) mapped = are_pages_mapped(fs_) ? 1 : 0;
+        if (g_.broadcast(mapped) != 0) {
+          change_twin(fs_, g_, there.frame,
+                      [&](char* twin) { copy_sent(r, p, staging, mask_there, twin + p.within); });
+        }
       }
       g_.sync();
       if (g_.is_leader()) frames.unpin(there.frame);

@@ -16,8 +16,8 @@
 //    the owner changes the key, and the owner removes the slot from the index.
 //  * loading: the group that loads the bytes owns and pins the slot. Other groups find the slot
 //    through the index; they pin it and wait, and hold no unloaded slot of their own.
-//  * resident: the bytes are complete and do not change. A thread that holds a pin may read them
-//    until it unpins.
+//  * resident: the bytes are complete. Only writes, stores in mappings and truncations change them.
+//    A thread that holds a pin may read them until it unpins.
 //
 // Rules.
 //  1. The word changes only by atomic read-modify-write. Pins come and go at any time, so a plain
@@ -27,9 +27,10 @@
 //     pin.
 //  3. A slot becomes loading and appears in the index in one critical section of its key's home
 //     latch. So no group waits for a load that does not take place.
-//  4. Each change of the key raises the generation, and the bytes change only after the next change
-//     of the key. So a reader needs no pin: it reads the generation, finds the state resident and
-//     the key right, reads bytes, and finds the same generation again (glance.cuh).
+//  4. Each change of the key raises the generation. Apart from writes, of which a reader gets the
+//     old or the new bytes, the bytes change only after the next change of the key. So a reader
+//     needs no pin: it reads the generation, finds the state resident and the key right, reads
+//     bytes, and finds the same generation again (glance.cuh).
 //  5. A thread pins first and checks afterwards: it adds the pin, then looks at the returned state
 //     and at the key. It gives a wrong pin back; that pin has changed nothing.
 #pragma once

@@ -1,6 +1,7 @@
 // gclose is made of these.
 #pragma once
 
+#include "gpufs/cache/inode_state.cuh"
 #include "gpufs/file/open_files.cuh"
 
 namespace gpufs::detail {
@@ -94,18 +95,23 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
     const bool writes = (found.view.access & access_write) != 0;
     if (s.result == 0) s.was = records.drop_holder(found.view.record, found.tag, writes);
     if (s.was == holding::none) s.result = -EBADF;
-    // A file that only reads loses nothing.
+    // A descriptor that only reads loses nothing.
     else if (!writes) (void)records.unpin(s.view.record);
   }
-  // The usual case is a file that only reads; keep it cheap.
+  // The usual case is a descriptor that only reads; keep it cheap.
   if constexpr (!Group::is_one_thread) s = g.broadcast(s);
   if (s.was == holding::none || (s.view.access & access_write) == 0) return s.result;
   s.result = leave_writers(fs, g, s.view, s.was == holding::last);
   if (s.was == holding::last) {
     // The host may close the file later, when no call is left to report an error to.
     std::int32_t late = 0;
-    if (g.is_leader())
+    if (g.is_leader()) {
       late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0}).result;
+      // The flush may have written bytes of groups that have other descriptors of the file.
+      if (late < 0 && !fs.client().is_dead() &&
+          (fs.node(s.view.node).writers.load_acquire() & ~inode_state::closing) != 0)
+        keep_failure(fs, s.view.node, late);
+    }
     late = g.broadcast(late);
     if (s.result == 0) s.result = late;
   }

@@ -223,12 +223,14 @@ class record_table {
       // Also without an answer: the request is posted, so the host closes the file. But the service
       // may end before that, and then the end of the mount must find the error.
       const bool stays = answer.abandoned && discarded != 0;
-      const bool mine = place.compare_exchange_acq_rel(handle, stays ? open_file::being_kept : 0);
-      if (mine && stays) {
-        at(i).unclosed_discarded.store_release(-discarded);
-        place.store_release(handle);
+      std::uint64_t still = handle;
+      if (place.compare_exchange_acq_rel(still, open_file::being_kept)) {
+        // Another group may have posted the close too, and have counted it already.
+        if (at(i).unclosed_discarded.load_acquire() == discarded)
+          (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);
+        if (stays) at(i).unclosed_discarded.store_release(-discarded);
+        place.store_release(stays ? handle : 0);
       }
-      if (mine) (void)fs_->at<name_state>(fs_->layout.names)->unclosed.fetch_add_release(~0u);
       if (answer.abandoned) return answer.result;
     }
     return 0;

@@ -47,10 +47,11 @@ GPUFS_HD inline void let_size_users_begin(inode_state& node) {
   (void)node.size_users.fetch_and_acq_rel(~inode_state::resizing);
 }
 
-// Notes that a group may write the file at other places than its end. From then on no append that
-// fails gives its place back, because the group's bytes may lie in it: the size, which included the
-// append's place, did not need to be raised for them. So this waits for appends that began before
-// the note. Called by one thread, before the group writes. Waits as a truncation does.
+// Notes that a group may write the file at other places than its end. An append takes its place by
+// raising the size first. A write at another offset may fall into that place, without raising the
+// size. If the append then failed and lowered the size again, it would hide those bytes. So after
+// this note no failed append lowers the size, and this waits for appends that began before it.
+// Called by one thread, before the group writes. Waits as a truncation does.
 GPUFS_HD inline void note_other_writes(const mount_ref& fs, std::uint32_t number) {
   inode_state& node = fs.node(number);
   // Acquire: the note comes after that wait.

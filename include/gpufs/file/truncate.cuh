@@ -6,14 +6,6 @@
 
 namespace gpufs::detail {
 
-// Keeps the error of a failure after which written bytes may never reach the file's disk. A failed
-// sync may have dropped them for good (Linux marks the pages as clean). A truncation without an
-// answer may still take place. Called by one thread.
-GPUFS_HD inline void keep_failure(const mount_ref& fs, std::uint32_t node, std::int32_t error) {
-  std::int32_t none = 0;
-  (void)fs.node(node).failed.compare_exchange_acq_rel(none, error);
-}
-
 // Makes all that was written to the file so far durable. Returns 0, or -errno. Collective.
 template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
