@@ -77,12 +77,14 @@ struct add_records {
   GPUFS_HD void add(const gpufs::mount_ref& fs, const char* path) const {
     const auto warp = gpufs::this_warp();
     const std::int32_t fd = gpufs::gopen(warp, fs, path);  // sees all that was written before
-    const gpufs::view<std::uint64_t> file(fs, fd);         // the file as an array
     std::uint64_t sum = 0;
-    const auto thread = gpufs::this_thread();
-    for (std::uint64_t i = thread.grid_rank(); i < file.size(); i += thread.grid_size())
-      sum += file[i];
-    if (fd < 0 || file.error() != 0) all->error.store_relaxed(fd < 0 ? fd : file.error());
+    {
+      const gpufs::view<std::uint64_t> file(fs, fd);  // the file as an array; ends before gclose
+      const auto thread = gpufs::this_thread();
+      for (std::uint64_t i = thread.grid_rank(); i < file.size(); i += thread.grid_size())
+        sum += file[i];
+      if (fd < 0 || file.error() != 0) all->error.store_relaxed(fd < 0 ? fd : file.error());
+    }
     all->sum.add_relaxed(sum);
     warp.sync();
     if (fd >= 0) (void)gpufs::gclose(warp, fs, fd);

@@ -127,6 +127,14 @@ def _judge_gpu(gpu: dict[str, Any]) -> Iterator[Finding]:
         "info",
         f"{' and '.join(unused) or 'neither HMM nor atomics on host memory'}: gpufs needs neither",
     )
+    if gpu["pageable_memory_access"]:
+        yield Finding(
+            "gpu.memory_of_the_process",
+            "warn",
+            "kernels can read and change all memory of their process (HMM or ATS)",
+            "root and read_only hold against mistakes, not against a hostile kernel. Run kernels "
+            "that are not trusted on a GPU without HMM or ATS.",
+        )
     yield _judge_pcie(gpu["pcie"])
 
 
