@@ -174,8 +174,8 @@ struct posix_backend_options {
   bool own_descriptors = true;
   // The folder that files must lie in (mount_options::root). No value: no limit.
   std::optional<std::string> root{};
-  // Opens no file for changes (-EROFS). Then it needs no thread that asks for the errors of close(2)
-  // of locked files.
+  // Opens no file for changes (-EROFS). Then it needs no thread that asks for the errors of
+  // close(2) of locked files.
   bool read_only = false;
 };
 // Creates the backend for POSIX file systems. Throws gpufs::error: EINVAL for an empty root; also
