@@ -324,7 +324,7 @@ class posix_backend final : public backend {
 
   int open_to_change(const std::string& path, const open_how& how,
                      std::unique_ptr<backend_file>& file) override {
-    if (options_.read_only) return -EROFS;
+    if (options_.read_only && (how.write || how.create)) return -EROFS;
     bool readable = true;
     int fd = paths_.open(path, how, readable);
     if (fd < 0) return fd;

@@ -68,7 +68,8 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
     reply(-EIO);
   }
   if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
-  if (r.code == request_code::open_write) requests_.joining(slot).store(0);
+  if (r.code == request_code::open_write)
+    requests_.opens()[worker % request_server::workers_max].joined.store(0);
   // Only this thread writes the counter. A read-modify-write would wait until the reply has left
   // for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
@@ -132,11 +133,16 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
 // has not after `answer_time_ns`. `slot`: that of the caller's request.
 bool service::wait_for_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint32_t node) {
   if (channel_.withdrawn(slot).load_relaxed() == sequence) return true;
-  for (std::uint32_t other = 0; other < channel_.layout.slot_count; ++other) {
+  const std::uint64_t own = std::uint64_t{slot} << 32 | sequence;
+  for (const request_server::open_in_hand& other : requests_.opens()) {
     const std::uint64_t start = platform::now_ns();
-    while (other != slot && requests_.joining(other).load() == std::uint64_t{node} + 1 &&
-           channel_.withdrawn(other).load_relaxed() ==
-               served_[other].load(std::memory_order_relaxed)) {
+    const auto is_withdrawn = [&] {
+      const std::uint64_t name = other.request.load();
+      return name != own &&
+             channel_.withdrawn(static_cast<std::uint32_t>(name >> 32)).load_relaxed() ==
+                 static_cast<std::uint32_t>(name);
+    };
+    while (other.joined.load() == std::uint64_t{node} + 1 && is_withdrawn()) {
       if (stopping_ || platform::elapsed_ns(start) > answer_time_ns) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }

@@ -45,7 +45,7 @@ request_server::request_server(device& d, const channel_view& channel,
                                file_table& files, extent_registrar& extents, unsigned copiers,
                                const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), device_view_(device_view), frames_(frames), files_(files),
-      extents_(extents), stopping_(stopping), joining_(channel.layout.slot_count),
+      extents_(extents), stopping_(stopping),
       gate_(copiers, channel.layout.slot_count, {d.limits_of_bulk(), d.bulk_copies_exclude()}) {
   stalled_.reserve(copiers +
                    channel.layout.slot_count);  // so that find_stalled() does not allocate
@@ -116,12 +116,14 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
       (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
       (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
   const auto open_to_change = [&] {
+    open_in_hand& in_hand = opens_[opener % workers_max];
+    in_hand.request.store(std::uint64_t{slot} << 32 | sequence);
     using kind = path_operation::kind;
     const kind what = !how.create     ? kind::opens
                       : how.exclusive ? kind::creates_exclusively
                                       : kind::creates;
     return paths_.run({what, {path}, slot, sequence}, given_up(), [&] {
-      return files_.open_to_change(std::move(path), how, handle, file, &joining_[slot]);
+      return files_.open_to_change(std::move(path), how, handle, file, &in_hand.joined);
     });
   };
   const int status = changes ? open_to_change()

@@ -6,6 +6,7 @@
 // class has none of its own; its parts are thread-safe, and each copier has its own run_stager.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -47,9 +48,18 @@ class request_server {
   // or run_stager::device_answers. Waits for I/O.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known, opened_file& opened);
-  // The node + 1 of the file that the open in this slot has made a writer of, or is making; else 0.
-  // Sequentially consistent. Cleared by the thread that answers the open, when it is done with it.
-  std::atomic<std::uint64_t>& joining(std::uint32_t slot) { return joining_[slot]; }
+  // An open that a worker answers. It belongs to the worker, not to the slot, which gets its next
+  // request before the worker has closed what a withdrawn open has opened.
+  struct open_in_hand {
+    // The node + 1 of the file that it has made a writer of, or is making; else 0. Sequentially
+    // consistent. Cleared when the worker is done with the open.
+    std::atomic<std::uint64_t> joined{0};
+    std::atomic<std::uint64_t> request{
+        0};  // slot, and sequence in the low half; set before `joined`
+  };
+  static constexpr unsigned workers_max = 256;
+  using opens_in_hand = std::array<open_in_hand, workers_max>;
+  opens_in_hand& opens() { return opens_; }
   // Records the failure of a write, sync or close report in file_table::errors(), for the host, if
   // the file is open for writing.
   void log_error(const request& r, std::int32_t status) noexcept;
@@ -101,7 +111,7 @@ class request_server {
   extent_registrar& extents_;
   path_operations paths_;
   const std::atomic<bool>& stopping_;
-  std::vector<std::atomic<std::uint64_t>> joining_;  // by slot
+  opens_in_hand opens_;  // by worker
   driver_gate gate_;
   std::vector<driver_gate::request_name> stalled_;  // used by the supervisor only
   std::deque<run_stager> stagers_;                  // one for each copier
