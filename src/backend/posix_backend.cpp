@@ -189,7 +189,8 @@ class posix_file final : public backend_file {
   // The kernel reports to the file system each close of a descriptor, also of a copy.
   int report_close() override {
     const descriptor fd(*this);
-    if (!fd || closes_ == nullptr) return fd ? -EBADF : fd.number();
+    if (!fd) return fd.number();
+    if (closes_ == nullptr) return -EBADF;  // the file was not opened to be changed
     return descriptor_table::of_process().report_close(fd.number(), *closes_);
   }
 

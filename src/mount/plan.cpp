@@ -50,7 +50,7 @@ mount_options complete(const mount_options& asked, const device& d) {
   require(!o.root || o.backend == nullptr,
           "root: only without a backend, which may have one of its own");
   if (o.workers == 0) o.workers = std::clamp(cores / 2, 1u, 8u);
-  require(o.workers <= 256, "workers: at most 256");
+  require(o.workers <= limits::workers_max, "workers: at most 256");
   if (o.channel_slots == 0) o.channel_slots = gpu ? 512 : 64;
   require(o.channel_slots <= limits::channel_slots_max, "channel slots: at most 4096");
   require(std::has_single_bit(o.staging_bytes) && o.staging_bytes >= limits::staging_bytes_min &&

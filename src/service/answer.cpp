@@ -68,8 +68,7 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
     reply(-EIO);
   }
   if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
-  if (r.code == request_code::open_write)
-    requests_.opens()[worker % request_server::workers_max].joined.store(0);
+  if (r.code == request_code::open_write) requests_.opens()[worker].joined.store(0);
   // Only this thread writes the counter. A read-modify-write would wait until the reply has left
   // for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
@@ -133,7 +132,7 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
 // has not after `answer_time_ns`. `slot`: that of the caller's request.
 bool service::wait_for_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::uint32_t node) {
   if (channel_.withdrawn(slot).load_relaxed() == sequence) return true;
-  const std::uint64_t own = std::uint64_t{slot} << 32 | sequence;
+  const std::uint64_t own = request_server::open_in_hand::name_of(slot, sequence);
   for (const request_server::open_in_hand& other : requests_.opens()) {
     const std::uint64_t start = platform::now_ns();
     const auto is_withdrawn = [&] {

@@ -116,8 +116,8 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
       (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
       (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
   const auto open_to_change = [&] {
-    open_in_hand& in_hand = opens_[opener % workers_max];
-    in_hand.request.store(std::uint64_t{slot} << 32 | sequence);
+    open_in_hand& in_hand = opens_[opener];  // a worker answers it
+    in_hand.request.store(open_in_hand::name_of(slot, sequence));
     using kind = path_operation::kind;
     const kind what = !how.create     ? kind::opens
                       : how.exclusive ? kind::creates_exclusively

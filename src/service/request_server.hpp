@@ -12,6 +12,7 @@
 #include <deque>
 #include <vector>
 
+#include "gpufs/base/limits.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/extents.hpp"
 #include "service/file_table.hpp"
@@ -54,12 +55,13 @@ class request_server {
     // The node + 1 of the file that it has made a writer of, or is making; else 0. Sequentially
     // consistent. Cleared when the worker is done with the open.
     std::atomic<std::uint64_t> joined{0};
-    std::atomic<std::uint64_t> request{
-        0};  // slot, and sequence in the low half; set before `joined`
+    std::atomic<std::uint64_t> request{0};  // name_of(); set before `joined`
+    static std::uint64_t name_of(std::uint32_t slot, std::uint32_t sequence) {
+      return std::uint64_t{slot} << 32 | sequence;
+    }
   };
-  static constexpr unsigned workers_max = 256;
-  using opens_in_hand = std::array<open_in_hand, workers_max>;
-  opens_in_hand& opens() { return opens_; }
+  using opens_in_hand = std::array<open_in_hand, limits::workers_max>;
+  opens_in_hand& opens() { return opens_; }  // by worker
   // Records the failure of a write, sync or close report in file_table::errors(), for the host, if
   // the file is open for writing.
   void log_error(const request& r, std::int32_t status) noexcept;
@@ -111,7 +113,7 @@ class request_server {
   extent_registrar& extents_;
   path_operations paths_;
   const std::atomic<bool>& stopping_;
-  opens_in_hand opens_;  // by worker
+  opens_in_hand opens_;
   driver_gate gate_;
   std::vector<driver_gate::request_name> stalled_;  // used by the supervisor only
   std::deque<run_stager> stagers_;                  // one for each copier

@@ -184,8 +184,8 @@ class service {
   sink_table& sinks_;
   timeline& timeline_;
   const service_options options_;
-  // Per slot: the sequence of the last request that a thread claimed.
   std::atomic<unsigned> syncing_{0};  // threads that sync; see sync_place
+  // Per slot: the sequence of the last request that a thread claimed.
   std::vector<std::atomic<std::uint32_t>> served_;
   // One entry for each worker, then each opener, then each copier. Each entry has its own cache
   // line, because every thread counts every request.

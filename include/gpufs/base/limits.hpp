@@ -31,5 +31,6 @@ inline constexpr std::uint32_t staging_bytes_max = 1u << 20;
 inline constexpr std::uint32_t write_bytes_max = 4u << 20;
 
 inline constexpr std::uint32_t sinks_max = 64;
+inline constexpr unsigned workers_max = 256;
 
 }  // namespace gpufs::limits

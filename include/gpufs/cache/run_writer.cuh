@@ -202,9 +202,9 @@ class run_writer {
   // Called after the host has written a piece of a run of O_GWRONCE. Other descriptors do not find
   // the run's pages, but pages that were fetched from the file, perhaps before this write. So the
   // sent bytes are copied into the fetched pages, and into the twins of those that are mapped for
-  // writing, before the run's pages become clean. A sync or a
-  // close that finds no dirty page then knows that all descriptors see the bytes. Other groups may
-  // read or write other bytes of a fetched page meanwhile.
+  // writing, before the run's pages become clean. A sync or a close that finds no dirty page then
+  // knows that all descriptors see the bytes. Other groups may read or write other bytes of a
+  // fetched page meanwhile.
   //
   // * A page whose fetch begins after the lookup gets the bytes from the host.
   // * A page that is being fetched may get older bytes. Its group may wait for a channel slot, so

@@ -142,8 +142,8 @@ struct bulk_target {
 };
 
 // The kinds of service threads. Openers open files for reading and close them. Copiers call the
-// driver for bulk requests. Workers do everything else. Without openers, workers do their
-// work. Without copiers there are no bulk requests, and workers refuse forged ones.
+// driver for bulk requests. Workers do everything else. Without openers, workers do their work.
+// Without copiers there are no bulk requests, and workers refuse forged ones.
 enum class service_duty : std::uint32_t { work = 0, open = 1, copy = 2 };
 inline constexpr std::uint32_t service_duties = 3;
 
