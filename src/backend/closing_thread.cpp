@@ -10,12 +10,12 @@
 #include <mutex>
 
 #include "backend/table_calls.hpp"
-#include "gpufs/base/start_thread.hpp"
 
 namespace gpufs {
 namespace {
 
 constexpr std::chrono::seconds answer_time{1};
+constexpr std::uint64_t answer_ns = std::chrono::nanoseconds(answer_time).count();
 
 }  // namespace
 
@@ -31,10 +31,10 @@ struct closing_thread::shared_state {
   int status = 0;
 };
 
-closing_thread::closing_thread() noexcept {
+closing_thread::closing_thread() : owner_(getpid()) {
   try {
     auto state = std::make_shared<shared_state>();
-    start_thread([state] { run(*state); }).detach();
+    thread_.start("closing", [state] { run(*state); });
     state_ = state;
     std::unique_lock lock(state->mutex);
     (void)state->changed.wait_for(lock, answer_time,
@@ -46,9 +46,15 @@ closing_thread::closing_thread() noexcept {
 
 closing_thread::~closing_thread() {
   if (state_ == nullptr) return;
-  const std::lock_guard lock(state_->mutex);
-  state_->ends = true;
-  state_->changed.notify_all();
+  if (getpid() == owner_) {
+    {
+      const std::lock_guard lock(state_->mutex);
+      state_->ends = true;
+      state_->changed.notify_all();
+    }
+    if (thread_.wait_until(deadline::after(answer_ns))) return;
+  }
+  thread_.leave();
 }
 
 int closing_thread::close_copy(int descriptor) {

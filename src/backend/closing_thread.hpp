@@ -6,16 +6,20 @@
 // descriptors, and so consumes write errors of the program's files (docs/security.md).
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
+
+#include "base/host_threads.hpp"
 
 namespace gpufs {
 
 // Thread-safe.
 class closing_thread {
  public:
-  // Waits until the thread has its table, at most 1 s.
-  closing_thread() noexcept;
-  // Ends the thread. Does not wait for it.
+  // Waits until the thread has its table, at most 1 s. Throws std::bad_alloc.
+  closing_thread();
+  // Ends the thread and waits for it, at most 1 s. Then, and in a forked child, abandons it.
   ~closing_thread();
   closing_thread(const closing_thread&) = delete;
   closing_thread& operator=(const closing_thread&) = delete;
@@ -30,6 +34,8 @@ class closing_thread {
   struct shared_state;
   static void run(shared_state& state);
   std::shared_ptr<shared_state> state_;  // the thread's, too; null: no thread
+  host_threads thread_;
+  const pid_t owner_;
 };
 
 }  // namespace gpufs
