@@ -207,6 +207,7 @@ class simulation::implementation {
   std::vector<task*> scratch_;
   unsigned alive_ = 0;
   turnstile all_ended_;
+  std::atomic<unsigned> inside_{0};  // threads that may still use this object
 };
 
 namespace {
@@ -241,7 +242,10 @@ void* simulation::implementation::run_task(void* argument) {
   this_task = static_cast<task*>(argument);
   this_task->turn.pass();
   void* const result = this_task->body(this_task->argument);
-  current->end_task();
+  implementation& self = *current;
+  self.end_task();
+  // Last: nobody joins a detached thread before run() returns.
+  self.inside_.fetch_sub(1, std::memory_order_release);
   return result;
 }
 
@@ -267,6 +271,7 @@ int simulation::implementation::start(pthread_t* thread, const pthread_attr_t* a
     return e;
   }
   ++alive_;
+  inside_.fetch_add(1, std::memory_order_relaxed);
   *thread = t.thread;
   return 0;
 }
@@ -309,6 +314,7 @@ void simulation::implementation::run(const std::function<void()>& body) {
   }
   tasks_.front()->turn.open();
   all_ended_.pass();
+  while (inside_.load(std::memory_order_acquire) != 0) sched_yield();
   (void)real_calls().pthread_join(thread, nullptr);
   current = nullptr;
   if (first.failure != nullptr) std::rethrow_exception(first.failure);

@@ -129,6 +129,19 @@ TEST_F(scheduler, passes_on_what_wakes_and_what_is_thrown) {
   }
 }
 
+// A thread that nobody joins may still be on its way out of the scheduler when all have ended.
+TEST_F(scheduler, has_no_thread_left_when_all_have_ended) {
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    simulation s({.seed = seed, .switches = 512});
+    int passed = 0;
+    s.run([&] {
+      for (int i = 0; i < 3; ++i) std::thread([&] { ++passed; }).detach();
+      while (passed < 3) simulated::sleep_ns(1000);
+    });
+    EXPECT_EQ(passed, 3);
+  }
+}
+
 TEST_F(scheduler, sees_threads_that_wait_for_each_other) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
