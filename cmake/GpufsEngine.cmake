@@ -22,10 +22,10 @@ function(gpufs_engine name)
     set_source_files_properties(${engine_KERNELS} ${engine_OPTIMIZED_KERNELS} PROPERTIES LANGUAGE CUDA)
     set_source_files_properties(${engine_KERNELS} PROPERTIES COMPILE_OPTIONS "${GPUFS_PTXAS_OPTIONS}")
   endif()
+  # Several processors should compile kernels.
+  set_source_files_properties(${engine_KERNELS} ${engine_OPTIMIZED_KERNELS} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set(sources ${engine_SOURCES} ${engine_KERNELS} ${engine_OPTIMIZED_KERNELS})
   add_library(gpufs_${name} STATIC)
-  # Several processors should compile kernels.
-  set_target_properties(gpufs_${name} PROPERTIES UNITY_BUILD OFF)
   gpufs_engine_library(gpufs_${name} gpufs ${sources})
   if(engine_TESTED AND GPUFS_BUILD_TESTS)
     add_library(gpufs_${name}_checked STATIC EXCLUDE_FROM_ALL)

@@ -23,7 +23,7 @@ nb::object decode(const std::string& bytes) {
 // std::system_error append.
 std::string text_of(const error& e) {
   std::string text = e.what();
-  for (const std::string& end : {e.code().message(), detail::printable(e.path())}) {
+  for (const std::string& end : {e.code().message(), gpufs::detail::printable(e.path())}) {
     const std::string suffix = ": " + end;
     if (text.size() > suffix.size() && text.ends_with(suffix))
       text.resize(text.size() - suffix.size());
