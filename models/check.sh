@@ -134,16 +134,19 @@ if [ -n "$deep" ]; then
     holds deep.frames.three_slots           frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2 -DOPS1=2
     holds deep.open_files.two_keys          open_files safety slot_state.pml -DOPEN_FILES -DOPS2=1
     holds deep.frames.every_acquire_ends    - cycles slot_state.pml -DOPS2=1
+    holds deep.sync.three_users             - safety sync.pml -DUSERS=3
+    holds deep.sync.one_descriptor          - safety sync.pml -DUSERS=3 -DDESCRIPTORS=1
+    holds deep.sync.two_turns               - safety sync.pml -DTURNS=2
 fi
 holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
 holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
 holds append.two_cuts_and_a_failure   append safety append.pml -DCUTS=2 -DFAULTS=1
 holds append.beside_another_writer    append safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
 holds append.every_call_ends          - cycles append.pml -DCUTS=2
-holds sync.three_users                sync safety sync.pml -DUSERS=3
-holds sync.one_descriptor             sync safety sync.pml -DUSERS=3 -DDESCRIPTORS=1 -DFAULTS=2
-holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2
-holds sync.every_call_ends            - cycles sync.pml -DTURNS=2
+holds sync.two_users                  sync safety sync.pml
+holds sync.one_descriptor             sync safety sync.pml -DTURNS=2 -DFAULTS=2 -DDESCRIPTORS=1 -DKERNEL=0
+holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2 -DKERNEL=0
+holds sync.every_call_ends            - cycles sync.pml
 holds growth.one_cut                  growth safety growth.pml
 holds growth.two_cleanings            growth safety growth.pml -DCLEANINGS=2
 holds once.one_cleaner                once safety once.pml
@@ -245,8 +248,9 @@ caught append.PLACE_GIVEN_BACK_BY_STORE safety append.pml -DFAULTS=1
 for mutant in PLACE_GIVEN_BACK_TO_OTHERS NOTES_BESIDE_USERS; do
     caught "append.$mutant" safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
 done
-for mutant in WITHOUT_ROUNDS JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS SHARES_AMONG_DESCRIPTORS; do
-    caught "sync.$mutant" safety sync.pml -DUSERS=3
+for mutant in WITHOUT_ROUNDS JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS SHARES_AMONG_DESCRIPTORS \
+    WITHOUT_REPORT REPORTS_BESIDE_ROUNDS; do
+    caught "sync.$mutant" safety sync.pml -DUSERS=3 -DKERNEL=0
 done
 caught sync.ERROR_FOR_EVER safety sync.pml -DTURNS=2
 for mutant in CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE CLEANS_BESIDE_CUT WRITE_DOES_NOT_LOOK; do

@@ -94,7 +94,8 @@ class backend_file {
   // once to each object of the file that was open by then, or by the first call that comes.
   virtual int sync() { return -EROFS; }
   // The error that close(2) would return now: a file system may keep an error of a write until
-  // then, as NFS and FUSE do. Called before the last writer lets go of the file; the file stays
+  // then, as NFS and FUSE do. Or that of a write-back that this object was not told of. Called
+  // before the object is destroyed, and when another writer lets go of the file; the file stays
   // open. Returns 0, or -errno.
   virtual int report_close() { return 0; }
 };

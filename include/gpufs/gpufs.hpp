@@ -222,9 +222,9 @@ class mount {
   // learn of each extent by one staged load. Throws if the file cannot be opened. Waits for I/O.
   std::uint64_t register_file(const std::filesystem::path& path);
 
-  // Ends the direct path for all registered extents, and frees them. Call it only while no kernel
-  // of the mount runs. Waits for the device, at most `unmount_timeout`; if it is not idle by
-  // then, throws gpufs::error EBUSY and changes nothing.
+  // Ends the direct path for all registered extents, and frees them. Waits for kernels that run, at
+  // most `unmount_timeout`, then throws gpufs::error EBUSY and changes nothing. Launch none
+  // meanwhile.
   void drop_extents();
 
   // Waits until the device has ended all work. Throws gpufs::error (EIO) if a kernel failed. If the

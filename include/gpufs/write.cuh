@@ -1,6 +1,7 @@
 // The calls that change files.
 #pragma once
 
+#include "gpufs/file/ask_host.cuh"
 #include "gpufs/file/map.cuh"
 #include "gpufs/file/mapped_writes.cuh"
 #include "gpufs/file/truncate.cuh"

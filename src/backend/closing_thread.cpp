@@ -77,6 +77,7 @@ int closing_thread::close_copy(int descriptor) {
 void closing_thread::run(shared_state& state) {
   using phase = shared_state::phase;
   const int no_table = take_own_table() ? 0 : -errno;
+  if (no_table == 0) give_up_streams();
   std::unique_lock lock(state.mutex);
   state.no_table = no_table;
   for (state.is = phase::waits;;) {

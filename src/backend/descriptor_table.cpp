@@ -186,11 +186,9 @@ std::int64_t descriptor_table::read(int descriptor, char* to, std::uint64_t byte
   return n < 0 ? -errno : n;
 }
 
-// An error of close is dropped: for a descriptor that was only read it loses nothing, and no caller
-// waits for it.
-void descriptor_table::close_now(int descriptor) const noexcept {
-  if (is_own()) (void)syscall(SYS_close, descriptor);
-  else (void)::close(descriptor);
+int descriptor_table::close_now(int descriptor) const noexcept {
+  const long status = is_own() ? syscall(SYS_close, descriptor) : ::close(descriptor);
+  return status == 0 ? 0 : -errno;
 }
 
 void descriptor_table::close(int descriptor) noexcept {
@@ -208,21 +206,32 @@ void descriptor_table::close(int descriptor) noexcept {
   any_handed_.store(true, std::memory_order_relaxed);
 }
 
-int descriptor_table::move_from_copied(int descriptor) const {
+int descriptor_table::move_from_copied(int descriptor, int& reported) const {
+  reported = 0;
   if (is_own() || descriptor < 0 || descriptor >= copied_at_least || is_locked(descriptor))
     return descriptor;
   const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, copied_at_least);
   if (moved < 0) return descriptor;
-  close_now(descriptor);
+  reported = close_now(descriptor);
   return moved;
 }
 
+// Each close of the file, by any program, may take its error away: FUSE tells it once for the file.
+// Linux tells it once for each descriptor, too, but only to calls that wait for pages. This one
+// waits for none, because no file has any so far out.
 int descriptor_table::report_close(int descriptor, closing_thread& other) const {
-  if (!is_locked(descriptor)) {
+  int status = 0;
+  if (is_locked(descriptor)) {
+    status = other.close_copy(descriptor);
+  } else {
     const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
-    return copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
+    status = copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
   }
-  return other.close_copy(descriptor);
+  constexpr off_t past_all_files = off_t{1} << 62;
+  const int lost =
+      sync_file_range(descriptor, past_all_files, 1, SYNC_FILE_RANGE_WAIT_BEFORE) == 0 ? 0 : errno;
+  const bool is_told = lost == EIO || lost == ENOSPC || lost == EDQUOT;
+  return status == 0 && is_told ? -lost : status;
 }
 
 void descriptor_table::close_handed() noexcept {
@@ -243,8 +252,9 @@ void descriptor_table::close_handed() noexcept {
 
 void descriptor_table::close_or_keep(int descriptor) noexcept {
   struct stat s;
+  // An error is dropped. A file that writes was asked for its error before (report_close()).
   if (is_own() || !is_locked(descriptor) || fstat(descriptor, &s) != 0) {
-    close_now(descriptor);
+    (void)close_now(descriptor);
     return;
   }
   const int access = fcntl(descriptor, F_GETFL) & O_ACCMODE;

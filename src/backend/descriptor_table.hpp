@@ -76,7 +76,7 @@ class descriptor_table {
   // files. Negative when there is none.
   int links() const { return own_links_; }
   // Called by threads of this table. Closes an O_PATH descriptor, which drops no locks.
-  void close_path(int descriptor) const noexcept { close_now(descriptor); }
+  void close_path(int descriptor) const noexcept { (void)close_now(descriptor); }
   stream_numbers& streams() { return streams_; }
 
   // The file of a kept descriptor, and how it was opened: O_RDONLY, O_WRONLY or O_RDWR.
@@ -93,12 +93,13 @@ class descriptor_table {
   // Called by threads of this table, for a descriptor just opened for writing. Moves it to a number
   // that no thread copies when it takes its own table. Such a thread closes its copies, and would
   // consume write errors. Returns the same descriptor when it cannot move: in an own table, for a
-  // locked file, or without a free number.
-  int move_from_copied(int descriptor) const;
+  // locked file, or without a free number. `reported`: what the close of the old number reports, 0
+  // or -errno: on some file systems (FUSE) an error of any earlier write to the file.
+  int move_from_copied(int descriptor, int& reported) const;
 
   // Called by threads of the process's table. Returns what close(2) of a copy of the descriptor
-  // reports: 0, or -errno. Drops no locks: `other` closes the copy of a locked file. Also returns
-  // an error when it cannot.
+  // reports, or the error of a write-back that the descriptor was not told of: 0, or -errno. Drops
+  // no locks: `other` closes the copy of a locked file. Also returns an error when it cannot.
   int report_close(int descriptor, closing_thread& other) const;
 
   // Called by any thread. Closes the descriptor, or leaves it to a thread of this table. No other
@@ -120,7 +121,7 @@ class descriptor_table {
   // program closed that stream meanwhile. Returns the same file under a higher number, or closes it
   // and returns -errno.
   int above_streams(int descriptor);
-  void close_now(int descriptor) const noexcept;
+  int close_now(int descriptor) const noexcept;  // 0 or -errno
   void close_or_keep(int descriptor) noexcept;
   void close_kept() noexcept;
   int copy(int descriptor) const;

@@ -63,9 +63,10 @@ class posix_mapping final : public file_mapping {
 class posix_file final : public backend_file {
  public:
   // `fd`: a descriptor of the calling thread's table. `closes`: for a file to be changed.
-  posix_file(int fd, const posix_backend_options& options, bool readable = true,
-             std::shared_ptr<closing_thread> closes = nullptr)
-      : readable_(readable), closes_(std::move(closes)),
+  // `unreported`: the error of a close of this file, which the next report returns.
+  posix_file(int fd, const posix_backend_options& options, bool readable,
+             std::shared_ptr<closing_thread> closes, int unreported)
+      : readable_(readable), unreported_(unreported), closes_(std::move(closes)),
         home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
         unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max),
         maps_writes_(options.mapped_writes && readable), fd_(home_ != nullptr ? -1 : fd) {}
@@ -191,7 +192,9 @@ class posix_file final : public backend_file {
     const descriptor fd(*this);
     if (!fd) return fd.number();
     if (closes_ == nullptr) return -EBADF;  // the file was not opened to be changed
-    return descriptor_table::of_process().report_close(fd.number(), *closes_);
+    const int status = descriptor_table::of_process().report_close(fd.number(), *closes_);
+    const int before = unreported_.exchange(0, std::memory_order_relaxed);
+    return before != 0 ? before : status;
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
@@ -301,6 +304,7 @@ class posix_file final : public backend_file {
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
   const bool readable_;
+  std::atomic<int> unreported_;  // relaxed: it orders no other memory
   const std::shared_ptr<closing_thread> closes_;
   // The table of the opener that opened the file. Null: the process's table.
   const std::shared_ptr<descriptor_table> home_;
@@ -329,9 +333,10 @@ class posix_backend final : public backend {
     bool readable = true;
     int fd = paths_.open(path, how, readable);
     if (fd < 0) return fd;
-    if (how.write) fd = descriptor_table::of_this_thread().move_from_copied(fd);
+    int reported = 0;
+    if (how.write) fd = descriptor_table::of_this_thread().move_from_copied(fd, reported);
     try {
-      file = std::make_unique<posix_file>(fd, options_, readable, closes_);
+      file = std::make_unique<posix_file>(fd, options_, readable, closes_, reported);
     } catch (...) {
       descriptor_table::of_this_thread().close(fd);
       throw;

@@ -19,6 +19,14 @@ inline bool take_own_table() {
   return syscall(close_range_call, 3u, ~0u, close_range_unshare) == 0;
 }
 
+// Replaces the copies of 0, 1 and 2, in the calling thread's own table, by descriptors that can
+// neither read nor write. A program's pipe then ends when the program closes it.
+inline void give_up_streams() {
+  (void)syscall(close_range_call, 0u, 2u, 0u);
+  for (int i = 0; i < 3; ++i)
+    (void)syscall(SYS_openat, AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+}
+
 // Returns a copy, in the calling thread's table, of a descriptor of another thread's table (needs
 // Linux 6.9), or of the main thread's table for `thread` 0. Closes at exec. -errno on failure.
 inline int copy_of(long thread, int descriptor) {

@@ -186,15 +186,23 @@ class flusher {
     const std::uint64_t length = std::min(size - begin, fs_.layout.page_bytes());
     const bool whole = (page.flags & page_dirt::whole) != 0;
     if (!whole && (page.flags & page_dirt::partial) == 0) return 0;
-    return by_backend(file, [&](backend_file& reached) {
-      return std::min<std::int64_t>(
-          file_table::write(reached, bytes, length, begin, whole ? nullptr : mask,
-                            [&] {
-                              ++state_.steps;
-                              return true;
-                            }),
-          0);
-    });
+    const auto write_through = [&](host_file& one) {
+      return by_backend(one, [&](const std::shared_ptr<backend_file>& reached) {
+        const std::int64_t written =
+            file_table::write(*reached, bytes, length, begin, whole ? nullptr : mask, [&] {
+              ++state_.steps;
+              return true;
+            });
+        one.note_write();
+        return std::min<std::int64_t>(written, 0);
+      });
+    };
+    // A service thread that hung may close one of them meanwhile (-EBADF).
+    int status = -EBADF;
+    for (auto one = page.version->files.rbegin();
+         status == -EBADF && one != page.version->files.rend(); ++one)
+      status = write_through(**one);
+    return status;
   }
 
   // Returns the result of `call(backend's file)`, or -EIO if it throws.
@@ -204,7 +212,7 @@ class flusher {
     try {
       std::shared_ptr<backend_file> reached;
       status = files_.reach(file, reached);
-      if (status == 0) status = uninterrupted([&] { return static_cast<int>(call(*reached)); });
+      if (status == 0) status = uninterrupted([&] { return static_cast<int>(call(reached)); });
     } catch (...) {
       status = -EIO;  // a backend is the user's and may throw any type
     }
@@ -216,18 +224,16 @@ class flusher {
   struct earlier {
     int failed = 0;     // for gfsync and gclose to return
     int discarded = 0;  // of a last gclose that the host has not seen
-    std::uint32_t closings = 0;
   };
   earlier earlier_failures(const host_file& file) {
     try {
       const inode_state node = node_of(gpu_, fs_, file);
       if (node.version.value != file.version().number) return {};
-      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.discarded.value, -4095, 0),
-              node.closings.value};
+      return {std::clamp(node.failed.value, -4095, 0), std::clamp(node.discarded.value, -4095, 0)};
     } catch (const error&) {
-      return {-EIO, 0, 0};  // the device no longer answers
+      return {-EIO, 0};  // the device no longer answers
     } catch (const std::bad_alloc&) {
-      return {-ENOMEM, 0, 0};
+      return {-ENOMEM, 0};
     }
   }
 
@@ -238,21 +244,23 @@ class flusher {
     int synced = 0;
     // Through each descriptor: one that was opened late may not be told of all errors.
     for (const std::shared_ptr<host_file>& file : version.files) {
-      const int status = by_backend(*file, [&](backend_file& reached) {
-        const auto sync = [&] { return std::min(reached.sync(), 0); };
-        // Returns the error of an earlier sync too, because GPU code may not have received it. If a
-        // service thread hangs, it may hang inside a sync, so this sync does not use the shared
-        // state.
-        return service_hangs_ ? sync() : file->writing().syncs.run(before.closings, &reached, sync);
+      const int status = by_backend(*file, [&](const std::shared_ptr<backend_file>& reached) {
+        // If a service thread hangs, it may hang inside a sync, so this sync does not use the
+        // shared state.
+        return service_hangs_ ? std::min(reached->sync(), 0)
+                              : files_.ask(*file, reached, sync_rounds::kind::sync);
       });
       if (synced == 0) synced = std::min(status, 0);
     }
+    // GPU code may not have received the error of an earlier one.
+    if (synced == 0 && !service_hangs_) synced = one.writing().syncs.error();
     if (synced < 0) report(one, synced, file_operation::sync);
     // An earlier sync that failed may have lost bytes for good.
     else if (before.failed != 0) report(one, before.failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
-      const int closed = by_backend(
-          *file, [&](backend_file& reached) { return files_.report_close(*file, reached); });
+      const int closed = by_backend(*file, [&](const std::shared_ptr<backend_file>& reached) {
+        return files_.report_close(*reached);
+      });
       if (closed < 0) report(*file, closed, file_operation::close);
     }
   }

@@ -434,13 +434,19 @@ std::uint64_t mount::register_file(const std::filesystem::path& path) {
 void mount::drop_extents() {
   const arena_layout& l = self_->ref.layout;
   if (l.extent_slots == 0) return;
-  // Copies for groups that gave up, or ended, may still run, and the service may begin others.
+  // Copies for groups that gave up, or ended, may still run, and the service may begin others. The
+  // lock is not held while a kernel runs, which may need a copier.
+  constexpr std::uint64_t idle_check_ns = 10'000'000;
   const deadline end = deadline::after(in_ns(self_->options.unmount_timeout));
-  std::unique_lock copies(self_->extents->copies(), std::try_to_lock);
-  for (; !copies && end.left_ns() != 0; (void)copies.try_lock())
+  std::unique_lock copies(self_->extents->copies(), std::defer_lock);
+  for (bool is_idle = false; !is_idle;) {
+    if (end.left_ns() == 0 || !self_->gpu->wait_idle(end.left_ns()))
+      throw error(EBUSY, "drop_extents: the device is not idle");
+    is_idle = copies.try_lock() && self_->gpu->wait_idle(end.or_after(idle_check_ns).left_ns());
+    if (is_idle) break;
+    if (copies.owns_lock()) copies.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!copies || !self_->gpu->wait_idle(end.left_ns()))
-    throw error(EBUSY, "drop_extents: the device is not idle");
+  }
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} -
                                 l.extent_head);
   self_->gpu->copy_to_device(self_->ref.arena + l.extent_head, zeros.data(), zeros.size());

@@ -60,6 +60,7 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
                                      : -ECANCELED);
     }
   } catch (const worker_death&) {
+    requests_.done_with_open(worker);
     reply(-EIO);
     throw;
   } catch (const std::bad_alloc&) {
@@ -68,7 +69,7 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
     reply(-EIO);
   }
   if (opened.handle != 0) close_withdrawn(slot, sequence, opened.handle);
-  if (r.code == request_code::open_write) requests_.opens()[worker].joined.store(0);
+  if (r.code == request_code::open_write) requests_.done_with_open(worker);
   // Only this thread writes the counter. A read-modify-write would wait until the reply has left
   // for the bus.
   std::atomic<std::uint64_t>& served = count_of(duty, worker).served;
@@ -83,21 +84,20 @@ std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t
                             request_server::opened_file& opened) {
   for (unsigned attempt = 0; attempt < opens_max; ++attempt) {
     const std::int32_t result = requests_.serve(r, slot, sequence, worker, known, opened);
-    if (opened.handle == 0 || !opened.joined) return result;
+    if (opened.handle == 0 || opened.file == nullptr) return result;
     GPUFS_SCHEDULE_POINT("service.joined");
-    const bool are_made = make_closes(duty, opened.node, worker, known) &&
-                          wait_for_withdrawn(slot, sequence, opened.node);
-    if (are_made && files_.confirm(opened.handle)) return result;
-    (void)files_.close(opened.handle);  // opened above
-    opened = {};
-    if (!are_made) break;
+    const std::uint32_t node = opened.file->node();
+    if (!make_closes(duty, node, worker, known) || !wait_for_withdrawn(slot, sequence, node)) break;
+    if (files_.confirm(opened.handle)) return result;
   }
+  if (opened.handle != 0) (void)requests_.close(opened.handle);  // opened above
+  opened = {};
   return -EIO;
 }
 
 // Answers the pending requests to close files of a node, and waits for those that other threads
-// have claimed: they do no I/O before the file is closed. Returns false when one has not closed its
-// file after `answer_time_ns`.
+// have claimed: they do no I/O before the file is closed, unless its close was not reported.
+// Returns false when one has not closed its file after `answer_time_ns`, or when the service ends.
 bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker,
                           file_table::lookups& known) {
   pending_request bell{};
@@ -112,6 +112,8 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
       continue;
     const std::shared_ptr<host_file> file = files_.find(r.handle);
     if (file == nullptr || file->node() != node) continue;
+    // A thread that hung while the service ended must not close beside the unmount's flush.
+    if (stopping_) return false;
     // Acquire and release: as in scan_range().
     if (is_pending && served_[slot].compare_exchange_strong(bell.seen, bell.sequence,
                                                             std::memory_order_acq_rel)) {
@@ -154,7 +156,7 @@ void service::close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::u
   GPUFS_SCHEDULE_POINT("service.opened");
   // Pairs with channel_client::withdraw(): this load sees the withdrawal, or the caller sees the
   // reply and closes the file. If both happen, the second close returns -EBADF.
-  if (channel_.withdrawn(slot).load_after_store() == sequence) (void)files_.close(handle);
+  if (channel_.withdrawn(slot).load_after_store() == sequence) (void)requests_.close(handle);
 }
 
 // Whether the request is to be served. False if it changes files and its caller has withdrawn it.

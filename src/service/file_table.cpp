@@ -68,8 +68,7 @@ file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max,
     : io_(std::move(io)), descriptors_max_(descriptors_max), numbers_(numbers),
       nodes_max_(nodes_max), next_version_(numbers.first_version) {}
 
-template <class Attempt>
-int file_table::with_room(unsigned first_shard, const Attempt& attempt) {
+int file_table::with_room(unsigned first_shard, const std::function<int()>& attempt) {
   int status = attempt();
   for (unsigned again = 1; again < attempts_max && (status == -EMFILE || status == -ENFILE);
        ++again) {
@@ -151,23 +150,6 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   return 0;
 }
 
-int file_table::report_close(host_file& file, backend_file& reached) {
-  {
-    const std::lock_guard lock(nodes_mutex_);
-    if (file.is_writer_) {
-      writer_list& files = writers_[file.node()];
-      files.splice(files.begin(), files, file.place_);
-    }
-    // Sequentially consistent, and before the report. A writer loads it after its write. So either
-    // the report comes after that write, or the writer reports again.
-    file.is_close_reported_ = true;
-  }
-  // Threads that remember this file as the node's writer look it up again.
-  epoch_.fetch_add(1, std::memory_order_release);
-  return with_room(next_room_.fetch_add(1, std::memory_order_relaxed),
-                   [&] { return reached.report_close(); });
-}
-
 std::int64_t file_table::read(backend_file& file, char* to, std::uint64_t bytes,
                               std::uint64_t offset) {
   std::uint64_t done = 0;
@@ -214,14 +196,6 @@ std::int64_t file_table::write(backend_file& file, const char* from, std::uint64
     at = end;
   }
   return written;
-}
-
-std::shared_ptr<host_file> file_table::find_writer(std::uint64_t name) const {
-  const std::uint32_t node = node_of(name);
-  const std::shared_lock lock(nodes_mutex_);
-  if (node >= writers_.size() || writers_[node].empty()) return nullptr;
-  const std::shared_ptr<host_file>& file = writers_[node].back();
-  return node_name(node, file->version().number) == name ? file : nullptr;
 }
 
 int file_table::look_up(std::uint64_t handle, lookups& known, lookups::entry*& found) {
@@ -282,6 +256,20 @@ int file_table::open_to_change(std::string path, const open_how& how, std::uint6
                result, 0);
 }
 
+int file_table::open_again(std::uint64_t& handle, std::shared_ptr<host_file>& file,
+                           std::atomic<std::uint64_t>* joining) {
+  const std::shared_ptr<host_file> before = file;
+  std::shared_ptr<backend_file> reached;
+  const int status = reach(*before, reached);
+  (void)close(handle);
+  if (joining != nullptr) joining->store(0);
+  if (status < 0) return status;
+  counted_path counted(before->path(), path_bytes_);
+  if (!counted.fits(path_bytes_max)) return -ENFILE;
+  return enter(std::move(counted), before->no_follow_, before->writes(), joining,
+               std::move(reached), handle, file, static_cast<unsigned>(shard_of(handle)));
+}
+
 // Makes an opened backend file a file of the service. Returns 0 and a handle, or -errno.
 int file_table::enter(counted_path path, bool no_follow, bool writes,
                       std::atomic<std::uint64_t>* joining, std::shared_ptr<backend_file> file,
@@ -304,7 +292,7 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
-    if (node != no_node) (void)leave(*version, given.is_confirmed);
+    if (node != no_node) (void)leave(*version, given.is_confirmed, nullptr);
   };
   result = nullptr;
   try {
@@ -365,19 +353,6 @@ std::shared_ptr<host_file> file_table::find(std::uint64_t handle) const {
   return e != nullptr ? e->file : nullptr;
 }
 
-std::vector<std::shared_ptr<host_file>> file_table::writers() const {
-  const std::shared_lock lock(nodes_mutex_);
-  std::vector<std::shared_ptr<host_file>> all;
-  for (const auto& files : writers_) all.insert(all.end(), files.begin(), files.end());
-  return all;
-}
-
-std::vector<std::shared_ptr<host_file>> file_table::writers_of(std::uint32_t node) const {
-  const std::shared_lock lock(nodes_mutex_);
-  return node < writers_.size() ? std::vector(writers_[node].begin(), writers_[node].end())
-                                : std::vector<std::shared_ptr<host_file>>();
-}
-
 void file_table::close_all() {
   for (std::uint32_t number = 0; number < shard_count; ++number) {
     const shard& s = shards_[number];
@@ -411,7 +386,8 @@ int file_table::close(std::uint64_t handle, int discarded) {
       if (discarded != 0) errors_.add_discarded(last->path(), discarded);
       forget_writer(*last);
     }
-    if (last->node() != no_node) left = leave(last->version(), last->is_confirmed_);
+    if (last->node() != no_node)
+      left = leave(last->version(), last->is_confirmed_, &last->has_left_);
   }
   last->close_backend_file();
   return 0;

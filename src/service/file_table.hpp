@@ -72,160 +72,9 @@
 #include "gpufs/backend.hpp"
 #include "gpufs/channel/layout.cuh"
 #include "service/file_error_log.hpp"
-#include "service/sync_rounds.hpp"
-#include "service/write_permits.hpp"
+#include "service/host_file.hpp"
 
 namespace gpufs {
-
-class extent_set;  // service/extents.hpp
-
-// The state that a version's open files share while it is open for writing. Thread-safe.
-struct writing_state {
-  write_permits permits;
-  sync_rounds syncs;
-};
-
-// One state of one file, shared by all its opens. The table remembers many versions without an open
-// file, so a version is small. Thread-safe, except for the fields that a mutex guards.
-class file_version {
- public:
-  file_version(std::uint64_t n, const file_identity& i, bool may_change_unseen)
-      : number(n), identity(i), racy(may_change_unseen) {}
-
-  const std::uint64_t number;
-  const file_identity identity;
-  const bool racy;
-  std::atomic<bool> delivered{false};  // its bytes went to the device with an open
-  // The launch that emptied the file last (O_TRUNC). 0: none. A later version of the file inherits
-  // it.
-  std::atomic<std::uint64_t> emptied_by{0};
-
-  // The next six: for a version that is, or was, open for writing. Guarded by the mutex of the
-  // version's shard (file_table).
-  std::uint32_t node = no_node;            // its state on the device; no_node when no file uses it
-  std::shared_ptr<writing_state> writing;  // set while the version has a node
-  unsigned sharers = 0;                    // open files that use the node
-  unsigned writers = 0;                    // those of them that write and are confirmed
-  bool was_written = false;
-  // When the last confirmed writer left: a number of file_table::departures_. 0: none has left.
-  std::uint64_t left_at = 0;
-  // The number of backend calls under way that write or truncate the file. Set before the version
-  // is shared. A version that is written has its own count. A version that is only read has the
-  // count of the written version before it, if that was not 0. Otherwise null.
-  std::shared_ptr<std::atomic<unsigned>> changes;
-
-  // Creates the set at the first call. Only extent_registrar calls it, for files large enough to be
-  // registered, so most versions have none.
-  const std::shared_ptr<extent_set>& extents();
-  // Whether extents() has created the set. Acquire: pairs with the release in extents(). Without it
-  // the set might not be visible.
-  bool has_extents() const { return has_extents_.load(std::memory_order_acquire); }
-
- private:
-  std::atomic<bool> has_extents_{false};
-  std::shared_ptr<extent_set> extents_;
-};
-
-// A path whose bytes are part of a sum while it lives.
-class counted_path {
- public:
-  counted_path(std::string text, std::shared_ptr<std::atomic<std::size_t>> sum)
-      : text_(std::move(text)), bytes_(text_.size()), sum_(std::move(sum)) {
-    // Relaxed: the sum orders no other memory.
-    sum_->fetch_add(bytes_, std::memory_order_relaxed);
-  }
-  ~counted_path() {
-    if (sum_ != nullptr) sum_->fetch_sub(bytes_, std::memory_order_relaxed);
-  }
-  counted_path(counted_path&& other) noexcept = default;
-  counted_path& operator=(counted_path&&) = delete;
-  const std::string& text() const { return text_; }
-  bool fits(std::size_t most) const { return sum_->load(std::memory_order_relaxed) <= most; }
-
- private:
-  std::string text_;
-  std::size_t bytes_;
-  std::shared_ptr<std::atomic<std::size_t>> sum_;  // null after a move
-};
-
-// One open file. Thread-safe.
-class host_file {
- public:
-  // `node`: the version's node, if the file uses it, else no_node. `is_fresh`: this open made the
-  // version. `joined`: other files had the version open for writing. `is_confirmed`: see
-  // file_table::confirm().
-  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool is_fresh,
-            bool joined, bool is_confirmed, std::shared_ptr<file_version> version,
-            std::shared_ptr<backend_file> file)
-      : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh),
-        node_(node), joined_(joined), is_confirmed_(is_confirmed), version_(std::move(version)),
-        writing_(node != no_node ? version_->writing : nullptr), file_(std::move(file)) {}
-
-  const std::string& path() const { return path_.text(); }
-  bool writes() const { return writes_; }
-  bool is_fresh() const { return is_fresh_; }
-  bool joined() const { return joined_; }
-  // Whether its close was reported. An error of a later write through this file would reach no
-  // caller.
-  bool is_close_reported() const { return is_close_reported_; }
-  std::uint32_t node() const { return node_; }
-  file_version& version() const { return *version_; }
-  const std::shared_ptr<file_version>& shared_version() const { return version_; }
-  // Only for a file that uses a node.
-  writing_state& writing() const { return *writing_; }
-  // Null for a file that uses no node.
-  std::shared_ptr<write_permits> permits() const {
-    return writing_ != nullptr ? std::shared_ptr<write_permits>(writing_, &writing_->permits)
-                               : nullptr;
-  }
-
- private:
-  friend class file_table;
-  // Takes the backend file if no thread uses it and it was not used since the last call. Returns
-  // null otherwise. The next reach() reopens it.
-  std::shared_ptr<backend_file> take_idle();
-  // Drops the backend file when the last handle is closed. The registrar may keep this object in
-  // its queue for long; it reopens the path if it needs to.
-  void close_backend_file();
-
-  const counted_path path_;
-  const bool no_follow_;
-  // A file that writes keeps its backend file: the path may lead to another file, or to none,
-  // later.
-  const bool writes_;
-  const bool is_fresh_;
-  const std::uint32_t node_;
-  const bool joined_;
-  bool is_confirmed_;  // guarded by the mutex of the version's shard
-  const std::shared_ptr<file_version> version_;
-  // The version's state, kept while the file uses the node.
-  const std::shared_ptr<writing_state> writing_;
-  // Its place among the writers of its node. Guarded by file_table::nodes_mutex_.
-  std::list<std::shared_ptr<host_file>>::iterator place_;
-  bool is_writer_ = false;
-  std::atomic<bool> is_close_reported_{false};
-  std::mutex mutex_;  // guards file_ and used_
-  std::shared_ptr<backend_file> file_;
-  bool used_ = true;              // used since make_room() last passed it (CLOCK)
-  std::atomic<bool> open_{true};  // file_ is not null; a hint that is read without the mutex
-};
-
-// Marks a backend call that writes or truncates a file, while it lasts.
-class change_under_way {
- public:
-  // Sequentially consistent: pairs with file_table::is_changed(). The caller checks after this
-  // whether the file is still open (file_table::is_open(), is_written_through()). So either the
-  // caller sees the close, or a later open sees the count and returns -EBUSY.
-  explicit change_under_way(const file_version& version) : count_(*version.changes) {
-    count_.fetch_add(1);
-  }
-  ~change_under_way() { count_.fetch_sub(1); }
-  change_under_way(const change_under_way&) = delete;
-  change_under_way& operator=(const change_under_way&) = delete;
-
- private:
-  std::atomic<unsigned>& count_;
-};
 
 // Thread-safe, except for close_all() and the destructor.
 class file_table {
@@ -275,11 +124,17 @@ class file_table {
   int open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
                      std::shared_ptr<host_file>& file,
                      std::atomic<std::uint64_t>* joining = nullptr);
+  // Opens a file once more, whose first open was not confirmed: identifies its backend file again.
+  // The path is not looked up again, because it may lead elsewhere by now, and because O_EXCL would
+  // find the file that the first open has created. `file`: in: the file, which this closes; out: as
+  // for the first open, like `handle`.
+  int open_again(std::uint64_t& handle, std::shared_ptr<host_file>& file,
+                 std::atomic<std::uint64_t>* joining);
   // For a file that joined the writers of its version, before its open is answered. Returns whether
   // the version is still being written by a file whose open was answered, and counts this one as
   // such. Otherwise the last of them has left since, and other programs may have changed the file:
-  // it must be opened again. No open joins files that are not confirmed, or several could keep a
-  // version alive that all of them should leave.
+  // it must be opened again (open_again()). No open joins files that are not confirmed, or several
+  // could keep a version alive that all of them should leave.
   bool confirm(std::uint64_t handle);
   int unlink(const std::string& path) { return io_->unlink(path); }
   int rename(const std::string& path, const std::string& new_path) {
@@ -358,10 +213,19 @@ class file_table {
     return file.file_ == nullptr || file.file_->readable();
   }
 
-  // As backend_file::report_close(), which needs one more descriptor for a moment. `reached`: the
-  // file's backend file, from reach(). After this, find_writer() prefers other writers of the node,
-  // unless the closes of all were reported.
-  int report_close(host_file& file, backend_file& reached);
+  // Before a report of the file's close: find_writer() prefers other writers of the node from now
+  // on, unless the closes of all were reported.
+  void note_close(host_file& file);
+  // As backend_file::report_close(), which needs one more descriptor for a moment.
+  int report_close(backend_file& reached);
+  // Makes one call that tells whether written bytes are lost (sync_rounds), through this file's own
+  // backend file `reached`, from reach(). Returns 0 or -errno. An error of a close goes to the log.
+  int ask(host_file& file, const std::shared_ptr<backend_file>& reached, sync_rounds::kind what);
+  // The same through all files that write this file's node: one that was opened late may not be
+  // told of all errors, and the caller may have written through another one. Returns the error of
+  // an earlier call, too. Before each call after the first it asks `goes_on`; if not, returns an
+  // error.
+  int ask_all(host_file& file, sync_rounds::kind what, const std::function<bool()>& goes_on);
 
   // Reads `bytes` bytes, or up to the end of the file or an error. Continues interrupted and short
   // reads. Returns the bytes read, or -errno.
@@ -435,8 +299,7 @@ class file_table {
             std::shared_ptr<host_file>& result, unsigned shard);
   // Returns the result of `attempt`. If descriptors are lacking (-EMFILE, -ENFILE), makes room and
   // retries, up to attempts_max times.
-  template <class Attempt>
-  int with_room(unsigned first_shard, const Attempt& attempt);
+  int with_room(unsigned first_shard, const std::function<int()>& attempt);
   bool put(shard& s, std::uint32_t number, const std::shared_ptr<host_file>& file,
            std::uint64_t& handle);
   const entry* entry_of(const shard& s, std::uint64_t handle) const;
@@ -461,7 +324,8 @@ class file_table {
   static bool is_changed(const file_version& version);
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
-  std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed);
+  std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed,
+                                       bool* has_left);
   void forget_writer(host_file& file);
   bool make_room(unsigned first_shard);
 

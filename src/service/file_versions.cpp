@@ -49,23 +49,14 @@ bool file_table::join(file_version& version, bool writes, std::shared_ptr<writin
   return true;
 }
 
-// Called before the file leaves its node.
-void file_table::forget_writer(host_file& file) {
-  {
-    writer_list one;  // destroyed after the mutex is released
-    const std::lock_guard lock(nodes_mutex_);
-    // No search: a kernel may open one file as often as there are handles.
-    if (file.is_writer_) one.splice(one.end(), writers_[file.node()], file.place_);
-    file.is_writer_ = false;
-  }
-  epoch_.fetch_add(1);  // sequentially consistent: see is_written_through()
-}
-
 // Removes a file from its version's node. The last one frees the node, and gets what the writers
-// shared, to be destroyed after all mutexes are released. `is_confirmed` is read under the mutex.
-std::shared_ptr<writing_state> file_table::leave(file_version& version, const bool& is_confirmed) {
+// shared, to be destroyed after all mutexes are released. `is_confirmed` is read, and `has_left`
+// set, under the mutex.
+std::shared_ptr<writing_state> file_table::leave(file_version& version, const bool& is_confirmed,
+                                                 bool* has_left) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
   const std::lock_guard lock(s.mutex);
+  if (has_left != nullptr) *has_left = true;
   if (is_confirmed && --version.writers == 0)
     version.left_at = departures_.fetch_add(1) + 1;  // sequentially consistent: see enter()
   if (--version.sharers != 0) return nullptr;
@@ -80,7 +71,10 @@ bool file_table::confirm(std::uint64_t handle) {
   if (file == nullptr) return true;  // its caller has withdrawn the open
   file_version& v = file->version();
   version_shard& s = versions_[shard_of_version({v.identity.device, v.identity.inode})];
+  GPUFS_SCHEDULE_POINT("files.confirm");
   const std::lock_guard lock(s.mutex);
+  // Closed already, by a kernel that did not wait for the answer.
+  if (file->has_left_) return true;
   if (v.writers == 0) return false;
   if (file->writes() && !file->is_confirmed_) {
     ++v.writers;

@@ -89,7 +89,7 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
 
 void request_server::log_error(const request& r, std::int32_t status) noexcept {
   const bool writes = r.code == request_code::write;
-  if (!writes && r.code != request_code::sync && r.code != request_code::report_close) return;
+  if (!writes && r.code != request_code::sync) return;
   // An invalid request is an error of the kernel, not of a file.
   if (status == -EBADF || (writes && status == -EINVAL)) return;
   const std::shared_ptr<host_file> file =
@@ -97,9 +97,7 @@ void request_server::log_error(const request& r, std::int32_t status) noexcept {
   // A file that is only read, as each file of a read-only mount, has no bytes to lose.
   if (file == nullptr || !file->writes()) return;
   files_.errors().add(file->path(), status,
-                      writes                         ? file_operation::write_back
-                      : r.code == request_code::sync ? file_operation::sync
-                                                     : file_operation::close);
+                      writes ? file_operation::write_back : file_operation::sync);
 }
 
 std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
@@ -115,19 +113,28 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
       (r.handle & open_no_follow) != 0, (r.handle & open_reads) != 0,
       (r.handle & open_writes) != 0,    (r.handle & open_creates) != 0,
       (r.handle & open_exclusive) != 0, static_cast<std::uint32_t>(r.offset) & 0777u};
+  open_in_hand* const in_hand = changes ? &opens_[opener] : nullptr;  // a worker answers it
   const auto open_to_change = [&] {
-    open_in_hand& in_hand = opens_[opener];  // a worker answers it
-    in_hand.request.store(open_in_hand::name_of(slot, sequence));
+    in_hand->request.store(open_in_hand::name_of(slot, sequence));
     using kind = path_operation::kind;
     const kind what = !how.create     ? kind::opens
                       : how.exclusive ? kind::creates_exclusively
                                       : kind::creates;
     return paths_.run({what, {path}, slot, sequence}, given_up(), [&] {
-      return files_.open_to_change(std::move(path), how, handle, file, &in_hand.joined);
+      return files_.open_to_change(std::move(path), how, handle, file, &in_hand->joined);
     });
   };
-  const int status = changes ? open_to_change()
-                             : files_.open(std::move(path), how.no_follow, handle, file, opener);
+  int status = 0;
+  if (opened.file != nullptr) {
+    handle = opened.handle;
+    file = std::move(opened.file);
+    opened = {};
+    status = files_.open_again(handle, file, changes ? &in_hand->joined : nullptr);
+  } else if (changes) {
+    status = open_to_change();
+  } else {
+    status = files_.open(std::move(path), how.no_follow, handle, file, opener);
+  }
   if (status < 0) return status;
   const file_identity& identity = file->version().identity;
   std::int32_t delivered = 0;
@@ -136,7 +143,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
     if (!changes && file->node() == no_node) delivered = deliver(*file, r.offset, slot);
     unreadable = changes && how.write && !files_.is_readable(*file);
   } catch (...) {
-    (void)files_.close(handle);  // opened above; the caller gets no handle
+    (void)close(handle);  // opened above; the caller gets no handle
     throw;
   }
   reply_record& reply = channel_.reply(slot);
@@ -151,7 +158,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
   reply.node.store_relaxed(file->node());
   reply.emptied_by.store_relaxed(file->version().emptied_by.load());
   reply.handle.store_relaxed(handle);
-  opened = {handle, file->node(), file->joined()};
+  opened = {handle, file->joined() ? file : nullptr};
   return delivered;
 }
 
@@ -228,11 +235,11 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
   const std::int64_t written =
       file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr,
                         [&] { return !stopping_; });
+  file->file->note_write();
   file->file->writing().permits.write_together(file->reached->writes_together());
   // Its close may have been reported before these bytes were written. Then report it again.
   if (written > 0 && file->file->is_close_reported()) {
-    const int reported =
-        uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
+    const int reported = files_.ask(*file->file, file->reached, sync_rounds::kind::close);
     if (reported < 0) return reported;
   }
   return static_cast<std::int32_t>(written);
@@ -267,34 +274,37 @@ std::int32_t request_server::serve_emptied(const request& r, file_table::lookups
 std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  int status = 0;
-  // Through all descriptors that write the file: one that was opened late may not be told of all
-  // errors (service/sync_rounds.hpp), and the caller may have written through another one.
-  const auto sync = [&](const std::shared_ptr<backend_file>& reached) {
-    const int synced = file->file->writing().syncs.run(
-        static_cast<std::uint32_t>(r.offset), reached.get(),
-        [&] { return std::min(uninterrupted([&] { return reached->sync(); }), 0); });
-    if (status == 0) status = synced;
-  };
-  sync(file->reached);
-  for (const std::shared_ptr<host_file>& other : files_.writers_of(file->file->node())) {
-    std::shared_ptr<backend_file> reached;
-    // One that is being closed is no writer any more (-EBADF).
-    if (other != file->file && files_.reach(*other, reached) == 0) sync(reached);
-  }
-  return status;
+  return files_.ask_all(*file->file, sync_rounds::kind::sync, [&] { return !stopping_; });
 }
 
 // For a file opened for writing, `offset` is the errno of discarded bytes, or 0.
 std::int32_t request_server::serve_close(const request& r) {
   GPUFS_SCHEDULE_POINT("service.close");
-  return files_.close(r.handle, r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO);
+  return close(r.handle, r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO);
+}
+
+int request_server::close(std::uint64_t handle, int discarded) {
+  int reported = 0;
+  const std::shared_ptr<host_file> file = files_.is_read_only() ? nullptr : files_.find(handle);
+  if (file != nullptr && file->writes() && !file->is_close_reported()) {
+    try {
+      std::shared_ptr<backend_file> reached;
+      reported = files_.reach(*file, reached);
+      files_.note_close(*file);
+      if (reported == 0) reported = files_.ask(*file, reached, sync_rounds::kind::close);
+    } catch (...) {
+      reported = -EIO;  // a backend is the user's and may throw any type
+    }
+  }
+  const int closed = files_.close(handle, discarded);
+  return closed < 0 ? closed : reported;
 }
 
 std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return uninterrupted([&] { return files_.report_close(*file->file, *file->reached); });
+  files_.note_close(*file->file);
+  return files_.ask_all(*file->file, sync_rounds::kind::close, [&] { return !stopping_; });
 }
 
 std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot,
@@ -347,7 +357,9 @@ std::int32_t request_server::serve_bulk(const request& r, std::uint32_t slot,
   if (length == 0) return 0;
   const auto when = stagers_.size() < stage_first_copiers ? extent_registrar::urgency::now
                                                           : extent_registrar::urgency::when_quiet;
-  std::shared_lock copies(extents_.copies());
+  // Taken only by drop_extents(). The pages are then loaded one by one.
+  std::shared_lock copies(extents_.copies(), std::try_to_lock);
+  if (!copies) return -EAGAIN;
   const extent_location location = extents_.touch(file->file, r.offset, when);
   const std::uint64_t extent_begin = location.number * extents_.extent_bytes();
   // Registered pages end where the file ended at its open. A longer run is read.

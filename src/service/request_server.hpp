@@ -41,12 +41,12 @@ class request_server {
   // The file that an open has opened. Handle 0: none.
   struct opened_file {
     std::uint64_t handle = 0;
-    std::uint32_t node = no_node;
-    bool joined = false;  // other files had the version open for writing
+    std::shared_ptr<host_file> file;  // null unless other files had the version open for writing
   };
   // Serves a claimed request that is not for a sink. `worker`: the calling thread's number in its
-  // pool. Sets `opened` after a successful open. Returns the result to reply, 0 or more, or -errno,
-  // or run_stager::device_answers. Waits for I/O.
+  // pool. Sets `opened` after a successful open. If it has a file before, opens that once more
+  // (file_table::open_again()). Returns the result to reply, 0 or more, or -errno, or
+  // run_stager::device_answers. Waits for I/O.
   std::int32_t serve(const request& r, std::uint32_t slot, std::uint32_t sequence, unsigned worker,
                      file_table::lookups& known, opened_file& opened);
   // An open that a worker answers. It belongs to the worker, not to the slot, which gets its next
@@ -61,9 +61,15 @@ class request_server {
     }
   };
   using opens_in_hand = std::array<open_in_hand, limits::workers_max>;
-  opens_in_hand& opens() { return opens_; }  // by worker
-  // Records the failure of a write, sync or close report in file_table::errors(), for the host, if
-  // the file is open for writing.
+  const opens_in_hand& opens() const { return opens_; }  // by worker
+  void done_with_open(unsigned worker) { opens_[worker].joined.store(0); }
+  // As file_table::close(). But no file is closed before its close was reported, because the bytes
+  // of other descriptors may have been written through it. An error of that report goes to the log
+  // and to the next group that syncs or closes the file. Returns it, if the close succeeds. Waits
+  // for I/O then. Does not throw.
+  int close(std::uint64_t handle, int discarded = 0);
+  // Records the failure of a write or sync in file_table::errors(), for the host, if the file is
+  // open for writing.
   void log_error(const request& r, std::int32_t status) noexcept;
   // Loads the bytes of a claimed write request into the calling processor's caches.
   void prefetch(const request& r, std::uint32_t slot) const;

@@ -21,7 +21,8 @@ constexpr std::uint64_t expecting_ns = 5'000'000;
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;
 
 // One of the `places` of threads that sync, while this object lives. One thread is left for other
-// requests, because a sync may take as long as its disk takes, and waits for others of its file.
+// requests, because a sync may take as long as its disk takes. So may the report of a close that
+// waits for a sync of its file.
 // `places` 0: needs none. Relaxed: the count orders no other memory.
 class sync_place {
  public:
@@ -291,9 +292,8 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
         done.busy = r.handle;
         continue;
       }
-      const sync_place place(syncing_, there && r.code == request_code::sync && options_.workers > 1
-                                           ? options_.workers - 1
-                                           : 0);
+      const sync_place place(
+          syncing_, there && options_.workers > 1 && waits_for_disk(r) ? options_.workers - 1 : 0);
       if (!place) {
         ++done.passed_over;
         continue;
@@ -312,6 +312,13 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
       if (r.code == request_code::write) ++done.written;
     }
   }
+}
+
+// Whether the request's answer may take as long as a sync.
+bool service::waits_for_disk(const request& r) const {
+  if (r.code != request_code::report_close) return r.code == request_code::sync;
+  const std::shared_ptr<host_file> file = files_.find(r.handle);
+  return file != nullptr && file->writes() && file->writing().syncs.is_busy();
 }
 
 // Takes a permit to write the request's file. False when other threads hold all permits. When no

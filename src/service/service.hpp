@@ -165,6 +165,7 @@ class service {
                    const std::optional<timeline_event>& event);
   timeline_event describe(service_duty duty, const request& r, std::uint32_t slot,
                           unsigned worker) const;
+  bool waits_for_disk(const request& r) const;
   bool take_permit(const request& write, unsigned worker, const file_table::lookups& known,
                    write_permit& permit) const;
   // The futex words on which this pool sleeps. The pool comes from `options_`, never from the

@@ -1,19 +1,21 @@
-// Syncs of one file. When bytes cannot be written, Linux marks their pages as clean, and reports
-// the error once to each descriptor that was open by then. So
-//   - callers may share a sync only if they sync through the same descriptor: a descriptor that was
-//     opened later may not be told. Callers that come while a sync runs share the next sync of
-//     their descriptor, a *round*.
-//   - two syncs never run at a time: the second might return 0 while the first is told that the
+// The calls that tell whether written bytes of one file are lost: syncs, and reports of closes
+// (backend_file::report_close()). When bytes cannot be written, Linux marks their pages as clean,
+// and reports the error once to each descriptor that was open by then. So
+//   - callers may share a call only if they make it through the same descriptor: a descriptor that
+//     was opened later may not be told. Callers that come while a call runs share the next one of
+//     their kind and descriptor, a *round*.
+//   - two calls never run at a time: the second might return 0 while the first is told that the
 //     second's bytes are lost. (On Linux this needs one descriptor; a backend may report an error
 //     once for the file.)
-//   - a failed round is remembered: later rounds return its error, until the last descriptor that
-//     writes the file is closed.
+//   - the error of the first failed round is remembered, until the last descriptor that writes the
+//     file is closed. Until then every sync and close of the file returns it: others may have lost
+//     bytes, too.
 #pragma once
 
 #include <errno.h>
 
+#include <algorithm>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -21,18 +23,19 @@
 namespace gpufs {
 
 // Thread-safe. Service threads call run(). `mutex_` guards all members; it is not held during a
-// sync.
+// call.
 class sync_rounds {
  public:
-  // Calls `sync`, or waits for another caller's `sync` of the same `descriptor` that begins after
-  // this call. Rounds run in the order of their first callers. Returns 0 or -errno: the error of
-  // the round, or of an earlier round with the same `closings` (inode_state). An exception of
-  // `sync` leaves the call that made it; the other callers of the round get -EIO.
-  // `descriptor`: the object that `sync` syncs through. The caller keeps it meanwhile.
-  template <class Sync>
-  int run(std::uint32_t closings, const void* descriptor, const Sync& sync) {
+  enum class kind { sync, close, close_if_written };
+
+  // Makes `call`, or waits for another caller's `call` of the same `descriptor` and kind that
+  // begins after this one. Rounds run in the order of their first callers. Returns the round's
+  // result, 0 or -errno. An exception of `call` leaves the run() that made it; the other callers of
+  // the round get -EIO. `descriptor`: the object that `call` uses. The caller keeps it meanwhile.
+  template <class Call>
+  int run(kind what, const void* descriptor, const Call& call) {
     std::unique_lock lock(mutex_);
-    const std::shared_ptr<round> own = round_of(descriptor);
+    const std::shared_ptr<round> own = round_of(what, descriptor);
     changed_.wait(lock, [&] { return own->is_done || (!is_running_ && waiting_.front() == own); });
     if (!own->is_done) {
       is_running_ = true;
@@ -44,44 +47,50 @@ class sync_rounds {
         own->status = status;
         own->is_done = true;
         is_running_ = false;
-        if (status < 0 && (error_ == 0 || closings_ != closings)) {
-          error_ = status;
-          closings_ = closings;
-        }
+        if (error_ == 0) error_ = std::min(status, 0);
         changed_.notify_all();
       };
       try {
-        status = sync();
+        status = call();
       } catch (...) {
         end();
         throw;
       }
       end();
     }
-    if (own->status < 0) return own->status;
-    return closings_ == closings ? error_ : 0;
+    return own->status;
+  }
+  // The error of the first failed round, or 0.
+  int error() {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+  // Whether run() would wait for other callers.
+  bool is_busy() {
+    const std::lock_guard lock(mutex_);
+    return is_running_ || !waiting_.empty();
   }
 
  private:
   struct round {
-    const void* descriptor;
+    const kind what;
+    const void* const descriptor;
     bool is_done = false;
     int status = 0;
   };
-  // The round of `descriptor` that has not begun.
-  std::shared_ptr<round> round_of(const void* descriptor) {
+  // The round that has not begun.
+  std::shared_ptr<round> round_of(kind what, const void* descriptor) {
     for (const std::shared_ptr<round>& one : waiting_) {
-      if (one->descriptor == descriptor) return one;
+      if (one->what == what && one->descriptor == descriptor) return one;
     }
-    return waiting_.emplace_back(std::make_shared<round>(descriptor));
+    return waiting_.emplace_back(std::make_shared<round>(what, descriptor));
   }
 
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<std::shared_ptr<round>> waiting_;  // not begun, each with a caller that waits for it
   bool is_running_ = false;
-  int error_ = 0;  // of the first failed round; 0: none
-  std::uint32_t closings_ = 0;
+  int error_ = 0;
 };
 
 }  // namespace gpufs

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -304,6 +305,22 @@ TEST(descriptor_table, a_report_of_close_that_cannot_be_had_is_an_error) {
   EXPECT_EQ(descriptor_table::of_process().report_close(fd, other), 0);
   EXPECT_TRUE(is_locked(fd));
   EXPECT_EQ(::close(fd), 0);
+}
+
+// A thread that stays must not keep the other end of a program's pipe from seeing its end.
+TEST(descriptor_table, a_closing_thread_does_not_keep_the_streams_open) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int before = dup(STDIN_FILENO);
+  ASSERT_EQ(dup2(ends[1], STDIN_FILENO), STDIN_FILENO);
+  (void)::close(ends[1]);
+  const closing_thread other;
+  (void)::close(STDIN_FILENO);
+  pollfd seen{ends[0], POLLIN, 0};
+  EXPECT_EQ(poll(&seen, 1, 20'000), 1);
+  ASSERT_EQ(dup2(before, STDIN_FILENO), STDIN_FILENO);
+  (void)::close(before);
+  (void)::close(ends[0]);
 }
 
 TEST(descriptor_table, is_not_made_where_others_could_not_reach_in) {

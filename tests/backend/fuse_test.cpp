@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,8 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "api/matrix.hpp"
 #include "backend/descriptor_table.hpp"
@@ -20,6 +23,7 @@
 #include "support/eventually.hpp"
 #include "support/fuse_folder.hpp"
 #include "support/record_lock.hpp"
+#include "support/schedule.hpp"
 #include "support/temporary.hpp"
 #include "support/work_budget.hpp"
 
@@ -165,6 +169,58 @@ TEST_P(fuse, what_the_server_refuses_after_the_write_is_the_error_of_close) {
     ASSERT_EQ(list.errors.size(), 1u);
     EXPECT_EQ(list.errors[0].what, file_operation::close);
     EXPECT_EQ(list.errors[0].error_number, ENOSPC);
+  });
+}
+
+// FUSE tells an error once for the file, to whoever closes one of its descriptors next.
+TEST_P(fuse, the_error_of_close_is_not_lost_to_another_groups_close_or_open) {
+  for (const bool opens : {false, true}) {
+    run({.writes_back = true}, [opens](fuse_folder& files) {
+      mount fs(options_of(GetParam()));
+      session calls(fs, kind), others(fs, kind);
+      const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT);
+      const std::int32_t read = opens ? -1 : others.open(files / "a");
+      ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+      ASSERT_EQ(calls.advise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);  // written, but the client has it
+      files.fail(on::write, ENOSPC);
+      const std::int32_t other = opens ? others.open(files / "a", O_WRONLY) : -1;
+      if (!opens) {
+        EXPECT_EQ(others.close(read), 0);
+      }
+      EXPECT_TRUE(eventually([&] { return files.calls(on::write) != 0; }));
+      files.mend();
+      EXPECT_EQ(calls.close(fd), -ENOSPC);
+      if (opens) {
+        EXPECT_EQ(others.close(other), -ENOSPC);
+      }
+      EXPECT_THROW(fs.unmount(), error);
+    });
+  }
+}
+
+// Another group writes after a gclose was asked for the error, and before the descriptor is closed.
+TEST_P(fuse, the_error_of_close_is_not_lost_to_a_close_that_was_reported_before) {
+  run({.writes_back = true}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    session calls(fs, kind), others(fs, kind);
+    const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT),
+                       other = others.open(files / "a", O_WRONLY);
+    std::atomic<bool> is_past{false};
+    {
+      const schedule_hook hook([&](const char* point) {
+        if (point != std::string_view("file.close") || is_past.exchange(true)) return;
+        std::thread([&] {
+          EXPECT_EQ(calls.write(fd, "bytes", 0), 5);
+          EXPECT_EQ(calls.advise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+        }).join();
+        files.fail(on::write, ENOSPC);
+      });
+      EXPECT_EQ(others.close(other), 0);
+    }
+    EXPECT_TRUE(is_past);
+    EXPECT_TRUE(eventually([&] { return files.calls(on::write) != 0; }));
+    files.mend();
+    EXPECT_EQ(calls.close(fd), -ENOSPC);
   });
 }
 

@@ -97,7 +97,7 @@ TEST_P(writes_by_mapping, are_not_such_as_make_it_longer) {
   std::string expected = content();
   const std::string bytes(large, 'l');
   for (const std::uint64_t offset :
-       {content_bytes - large + 1, content_bytes + 1, content_bytes + 5 * page}) {
+       {content_bytes - large + 1, content_bytes + 1, content_bytes + 5 * 4096}) {
     write(bytes, offset);
     expected.resize(std::max(expected.size(), offset + large));
     expected.replace(offset, bytes.size(), bytes);

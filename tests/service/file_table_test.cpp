@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -153,7 +154,8 @@ TEST_F(file_table_test,
   const auto report_close = [&](std::size_t i) {
     std::shared_ptr<backend_file> reached;
     EXPECT_EQ(table.reach(*files[i], reached), 0);
-    EXPECT_EQ(table.report_close(*files[i], *reached), 0);
+    table.note_close(*files[i]);
+    EXPECT_EQ(table.ask(*files[i], reached, sync_rounds::kind::close), 0);
   };
   EXPECT_EQ(writes_through(), files[2]);
   report_close(2);
@@ -503,7 +505,6 @@ TEST_F(file_table_writers, a_late_write_finds_no_other_file_of_the_same_node) {
   }
 }
 
-// A file has it through all its versions; another file under the same path has not.
 // An open that has identified the file, when its last writer writes and leaves.
 TEST_F(file_table_writers, an_open_beside_the_last_close_sees_what_was_written_before_it) {
   for (const bool writes : {true, false}) {
@@ -526,6 +527,30 @@ TEST_F(file_table_writers, an_open_beside_the_last_close_sees_what_was_written_b
   }
 }
 
+// A hostile kernel reads the handle before the open is answered, and closes it.
+TEST_F(file_table_writers, a_file_that_is_closed_while_it_is_confirmed_does_not_write) {
+  io_->write("/a", "old");
+  const std::uint64_t first = open_to_write("/a").handle;
+  std::atomic<std::uint64_t> joining{0};
+  std::uint64_t second = 0;
+  std::shared_ptr<host_file> file;
+  ASSERT_EQ(table_.open_to_change("/a", {}, second, file, &joining), 0);
+  ASSERT_TRUE(file->joined());
+  {
+    const schedule_hook hook([&](const char* name) {
+      if (std::string(name) != "files.confirm") return;
+      EXPECT_EQ(table_.close(second), 0);
+    });
+    EXPECT_TRUE(table_.confirm(second));
+  }
+  EXPECT_EQ(table_.close(first), 0);
+  io_->write("/a", "by another program");
+  ASSERT_EQ(table_.open("/a", false, second, file), 0);
+  EXPECT_FALSE(file->joined());
+  EXPECT_EQ(file->version().identity.size, 18u);
+}
+
+// A file has it through all its versions; another file under the same path has not.
 TEST_F(file_table_writers, who_emptied_a_file_is_remembered) {
   const auto emptied_by = [&](bool writes) {
     std::uint64_t handle = 0;

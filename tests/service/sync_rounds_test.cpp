@@ -57,26 +57,53 @@ class linux_file {
   bool is_unseen_ = false;  // an error that no descriptor was told
 };
 
+using kind = sync_rounds::kind;
+
 constexpr const void* descriptor = nullptr;  // where one is enough
 
-TEST(sync_rounds_test, a_failure_is_returned_until_the_file_was_closed) {
+TEST(sync_rounds_test, the_first_failure_is_remembered) {
   sync_rounds syncs;
   const auto goes_well = [] { return 0; };
-  EXPECT_EQ(syncs.run(3, descriptor, goes_well), 0);
-  EXPECT_EQ(syncs.run(3, descriptor, [] { return -EIO; }), -EIO);
-  EXPECT_EQ(syncs.run(3, descriptor, [] { return -ENOSPC; }), -ENOSPC) << "its own";
-  EXPECT_EQ(syncs.run(3, descriptor, goes_well), -EIO) << "the first";
-  EXPECT_EQ(syncs.run(4, descriptor, goes_well), 0);
-  EXPECT_EQ(syncs.run(4, descriptor, [] { return -ENOSPC; }), -ENOSPC);
-  EXPECT_EQ(syncs.run(4, descriptor, goes_well), -ENOSPC);
+  EXPECT_EQ(syncs.run(kind::sync, descriptor, goes_well), 0);
+  EXPECT_EQ(syncs.error(), 0);
+  EXPECT_EQ(syncs.run(kind::close, descriptor, [] { return -EIO; }), -EIO);
+  EXPECT_EQ(syncs.run(kind::sync, descriptor, [] { return -ENOSPC; }), -ENOSPC) << "its own";
+  EXPECT_EQ(syncs.run(kind::sync, descriptor, goes_well), 0);
+  EXPECT_EQ(syncs.error(), -EIO);
 }
 
 TEST(sync_rounds_test, a_sync_that_throws_has_failed) {
   sync_rounds syncs;
-  EXPECT_THROW((void)syncs.run(0, descriptor, []() -> int { throw std::runtime_error("no sync"); }),
-               std::runtime_error);
-  EXPECT_EQ(syncs.run(0, descriptor, [] { return 0; }), -EIO);
-  EXPECT_EQ(syncs.run(1, descriptor, [] { return 0; }), 0);
+  EXPECT_THROW(
+      (void)syncs.run(kind::sync, descriptor, []() -> int { throw std::runtime_error("no sync"); }),
+      std::runtime_error);
+  EXPECT_FALSE(syncs.is_busy());
+  EXPECT_EQ(syncs.run(kind::sync, descriptor, [] { return 0; }), 0);
+  EXPECT_EQ(syncs.error(), -EIO);
+}
+
+// A report of a close asks more than a sync, and waits for less.
+TEST(sync_rounds_test, a_call_of_one_kind_speaks_for_no_other_kind) {
+  sync_rounds syncs;
+  std::atomic<unsigned> made{0};
+  std::atomic<bool> runs{false}, may_end{false};
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    (void)syncs.run(kind::sync, descriptor, [&] {
+      runs = true;
+      while (!may_end) std::this_thread::yield();
+      return 0;
+    });
+  });
+  while (!runs) std::this_thread::yield();
+  EXPECT_TRUE(syncs.is_busy());
+  for (const kind one : {kind::sync, kind::close, kind::close_if_written, kind::close, kind::sync})
+    threads.emplace_back([&, one] { (void)syncs.run(one, descriptor, [&] { return ++made, 0; }); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that some share a round
+  may_end = true;
+  for (std::thread& t : threads) t.join();
+  EXPECT_GE(made, 3u);
+  EXPECT_FALSE(syncs.is_busy());
 }
 
 TEST(sync_rounds_test,
@@ -97,12 +124,13 @@ TEST(sync_rounds_test,
           for (unsigned i = 0; i < rounds; ++i) {
             const std::size_t byte = std::size_t{c} * rounds + i;
             file.write(byte);
-            const int result = syncs.run(0, &own, [&] {
+            int result = syncs.run(kind::sync, &own, [&] {
               if (++under_way != 1) ++wrong;
               const int status = file.sync(all, own, fails && ++calls % 50 == 0);
               --under_way;
               return status;
             });
+            if (result == 0) result = syncs.error();
             if (result != 0) ++lost;
             else if (!file.is_durable(byte)) ++wrong;
           }
@@ -128,7 +156,7 @@ TEST(sync_rounds_test, a_sync_through_one_descriptor_speaks_for_no_other) {
     linux_file::descriptor late = file.open();
     std::atomic<bool> runs{false}, may_end{false};
     std::thread before([&] {
-      (void)syncs.run(0, nullptr, [&] {
+      (void)syncs.run(kind::sync, nullptr, [&] {
         runs = true;
         while (!may_end) std::this_thread::yield();
         return 0;
@@ -136,7 +164,8 @@ TEST(sync_rounds_test, a_sync_through_one_descriptor_speaks_for_no_other) {
     });
     while (!runs) std::this_thread::yield();
     const auto sync = [&](linux_file::descriptor& d) {
-      return syncs.run(0, &d, [&] { return file.sync({&early, &outside, &late}, d, false); });
+      return syncs.run(kind::sync, &d,
+                       [&] { return file.sync({&early, &outside, &late}, d, false); });
     };
     std::thread first([&] { (void)sync(late); });
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -59,9 +59,6 @@ struct alignas(128) inode_state {
   // (file/close_file.cuh).
   atomic_word<std::uint32_t> writers;
   static constexpr std::uint32_t closing = 1u << 31;
-  // How often the last writing descriptor was closed. `failed`, and the sync errors that the host
-  // keeps, belong to the descriptors opened since.
-  atomic_word<std::uint32_t> closings;
   // Calls under way that rely on the file's size: appends, and the marking of stores in mappings.
   // `resizing` is set while a truncation waits for them or is under way; then no other such call
   // begins (file/size_use.cuh). Never reset, because a call may outlive its descriptor.

@@ -101,7 +101,7 @@ enum class request_code : std::uint32_t {
   write = 7,
   // handle; offset: the new size; length: truncated_node(), which only the device reads.
   truncate = 8,
-  // handle; offset: `closings` of its inode state.
+  // handle: a file that is open for writing.
   sync = 9,
   // staging: path; length.
   unlink = 10,
@@ -193,11 +193,12 @@ struct request {
            code == request_code::open_write || code == request_code::write ||
            code == request_code::unlink || code == request_code::rename;
   }
-  // Whether the request changes files or names. A caller that gives up must withdraw it.
+  // Whether the request changes files or names, or what is known of their bytes. A caller that
+  // gives up must withdraw it.
   GPUFS_HD bool changes_files() const {
     return code == request_code::open_write || code == request_code::write ||
-           code == request_code::truncate || code == request_code::unlink ||
-           code == request_code::rename;
+           code == request_code::truncate || code == request_code::sync ||
+           code == request_code::unlink || code == request_code::rename;
   }
   // Whether the answer leaves a file open. A caller that gives up must withdraw it.
   GPUFS_HD bool opens() const {

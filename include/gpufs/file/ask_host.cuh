@@ -5,16 +5,7 @@
 
 namespace gpufs::detail {
 
-// Sends one request without bytes, and returns the host's result. Collective.
-template <class Group>
-GPUFS_HD std::int32_t ask_host(const mount_ref& fs, const Group& g, const request& r) {
-  std::int32_t result = 0;
-  g.sync();
-  if (g.is_leader()) result = fs.client().ask(r).result;
-  return g.broadcast(result);
-}
-
-// The same with one or two paths.
+// Sends one request with one or two paths, and returns the host's result. Collective.
 template <class Group>
 GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t ask_about_paths(const mount_ref& fs, const Group g,
                                                         request_code code, const char* path,

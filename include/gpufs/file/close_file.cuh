@@ -1,7 +1,6 @@
 // gclose is made of these.
 #pragma once
 
-#include "gpufs/cache/inode_state.cuh"
 #include "gpufs/file/open_files.cuh"
 
 namespace gpufs::detail {
@@ -65,10 +64,7 @@ GPUFS_HD GPUFS_OUT_OF_LINE std::int32_t leave_writers(const mount_ref& fs, const
       });
     }
     // Descriptors that are opened from now on write other bytes.
-    if (g.is_leader()) {
-      node.failed.store_relaxed(0);
-      node.closings.add_relaxed(1);
-    }
+    if (g.is_leader()) node.failed.store_relaxed(0);
   }
   // Release: pairs with the acquire in join_writers(); a group may have joined while `closing` was
   // set.
@@ -103,15 +99,11 @@ GPUFS_HD std::int32_t close_descriptor(const mount_ref& fs, const Group& g, std:
   if (s.was == holding::none || (s.view.access & access_write) == 0) return s.result;
   s.result = leave_writers(fs, g, s.view, s.was == holding::last);
   if (s.was == holding::last) {
-    // The host may close the file later, when no call is left to report an error to.
+    // The host may close the file later, when no call is left to report an error to. It remembers
+    // this error for groups that have other descriptors of the file (service/sync_rounds.hpp).
     std::int32_t late = 0;
-    if (g.is_leader()) {
+    if (g.is_leader())
       late = fs.client().ask({request_code::report_close, s.view.handle, 0, 0}).result;
-      // The flush may have written bytes of groups that have other descriptors of the file.
-      if (late < 0 && !fs.client().is_dead() &&
-          (fs.node(s.view.node).writers.load_acquire() & ~inode_state::closing) != 0)
-        keep_failure(fs, s.view.node, late);
-    }
     late = g.broadcast(late);
     if (s.result == 0) s.result = late;
   }

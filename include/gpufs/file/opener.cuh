@@ -64,7 +64,7 @@ class opener {
     const auto empty_if_need_be = [&](const file_view& file) { return is_empty ? 0 : empty(file); };
     const std::int32_t error = empties ? empty_once(s.view, empty_if_need_be) : 0;
     std::int32_t fd = error;
-    if (g_.is_leader() && error != 0) take_back(s.view, error);
+    if (g_.is_leader() && error != 0) fd = take_back(s.view, error);
     if (g_.is_leader() && error == 0) {
       begin_to_write(s.view.access, s.view.node);
       open_file& file = records_.at(s.view.record);
@@ -230,14 +230,16 @@ class opener {
     return {view, acquired, answer.result, (mode & fresh_flag) != 0};
   }
 
-  // Fails an open that the host has already made.
-  GPUFS_HD void take_back(const file_view& view, std::int32_t error) {
+  // Fails an open that the host has already made. Returns `error`, or that of the close: the bytes
+  // of other groups may have been written through this descriptor.
+  GPUFS_HD std::int32_t take_back(const file_view& view, std::int32_t error) {
     open_file& file = records_.at(view.record);
     file.tag_holders.add_relaxed(~std::uint64_t{0});
     records_.set_generation(view.record, file.generation() + 1, 0, 0, 0);
-    // The open returns its own error, not that of the close.
-    (void)records_.close_on_host(view.record, view.handle, view.node, false);
+    const std::int32_t closed = records_.close_on_host(view.record, view.handle, view.node, false);
+    if (closed != 0) error = closed;
     records_.index().fail_load(file.header.key(), view.record, error);
+    return error;
   }
 
   // Called by the leader before any group has the descriptor. Does nothing for one that only reads.
@@ -265,7 +267,6 @@ class opener {
         node.settled.store_relaxed(0);
         node.failed.store_relaxed(0);
         node.discarded.store_relaxed(0);
-        node.closings.store_relaxed(0);
         node.cuts.store_relaxed(0);
         node.dirty.store_relaxed(0);
         node.writers.store_relaxed(0);

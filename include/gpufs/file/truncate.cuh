@@ -1,7 +1,7 @@
 // Syncs and truncations of files: gfsync, gftruncate and O_TRUNC are made of these.
 #pragma once
 
-#include "gpufs/file/ask_host.cuh"
+#include "gpufs/file/open_files.cuh"
 #include "gpufs/file/write_bytes.cuh"
 
 namespace gpufs::detail {
@@ -10,23 +10,24 @@ namespace gpufs::detail {
 template <class Group>
 GPUFS_HD std::int32_t sync_file(const mount_ref& fs, const Group& g, const file_view& file) {
   std::int32_t error = flush_file(fs, g, file.version, file.node, false);
-  const bool flushed = error == 0;
-  if (flushed)
-    error = ask_host(
-        fs, g, {request_code::sync, file.handle, 0, fs.node(file.node).closings.load_relaxed()});
-  // If there are several errors, the call returns one of them. The error of a write-back is
-  // returned once: the bytes that it did not write are still dirty.
-  std::int32_t kept = 0;
+  g.sync();
   if (g.is_leader()) {
-    // If the service is dead, the end of the mount syncs the file. The host remembers a failed sync
-    // (service/sync_rounds.hpp).
-    if (flushed && error != 0 && !fs.client().is_dead()) keep_failure(fs, file.node, error);
-    kept = fs.node(file.node).error.exchange_acq_rel(0);
-    if (const std::int32_t failed = fs.node(file.node).failed.load_acquire(); failed != 0)
-      kept = failed;
+    inode_state& node = fs.node(file.node);
+    if (error == 0) {
+      const channel_client::answer answer =
+          fs.client().ask({request_code::sync, file.handle, 0, 0});
+      error = answer.result;
+      // If the service is dead, the end of the mount syncs the file. The host remembers a failed
+      // sync (service/sync_rounds.hpp). A sync that was not begun has lost nothing.
+      if (error != 0 && (!answer.abandoned || answer.begun) && !fs.client().is_dead())
+        keep_failure(fs, file.node, error);
+    }
+    // If there are several errors, the call returns one of them. The error of a write-back is
+    // returned once: the bytes that it did not write are still dirty.
+    const std::int32_t kept = node.error.exchange_acq_rel(0), failed = node.failed.load_acquire();
+    if (error == 0) error = failed != 0 ? failed : kept;
   }
-  kept = g.broadcast(kept);
-  return error != 0 ? error : kept;
+  return g.broadcast(error);
 }
 
 // Cuts the cached pages of a file at `size`, and drops the dirty bytes past it. Called by one warp
