@@ -111,15 +111,9 @@ inline host_report(d)
 #define SHARED(what, d) (what + d)
 #endif
 
-/* sync_rounds::run(), error(). Sets `bad`. */
-inline ask(what, d)
+/* sync_rounds::run(): the caller's round. */
+inline take_round(what, d)
 {
-#ifdef MUTANT_WITHOUT_ROUNDS
-    if
-    :: what == SYNC -> host_sync(d)
-    :: else -> host_report(d)
-    fi;
-#else
     atomic {
         if
 #ifdef MUTANT_JOINS_WHAT_RUNS
@@ -132,36 +126,65 @@ inline ask(what, d)
         :: else -> own = waiting[SHARED(what, d)]
         fi
     }
+}
+inline begin_round(what, d)
+{
+    atomic {
+#ifdef MUTANT_TWO_AT_A_TIME
+        !is_done[own] && own == begun ->
+#else
+        !is_done[own] && own == begun && !is_running ->
+#endif
+        is_running = true; begun++; waiting[SHARED(what, d)] = NONE
+    }
+}
+inline end_round()
+{
+    atomic {
+        failed[own] = bad;
+        is_done[own] = true;
+        is_running = false;
+        if
+#ifdef MUTANT_FORGETS
+        :: false
+#else
+        :: bad -> has_error = true
+#endif
+        :: else
+        fi
+    }
+}
+/* ... and error(). Sets `bad`. */
+inline take_result()
+{
+    atomic { bad = failed[own] || has_error; own = 0 }
+}
+
+inline sync(d)
+{
+#ifdef MUTANT_WITHOUT_ROUNDS
+    host_sync(d)
+#else
+    take_round(SYNC, d);
     if
     :: atomic { is_done[own] }
-#ifdef MUTANT_TWO_AT_A_TIME
-    :: atomic { !is_done[own] && own == begun ->
-#else
-    :: atomic { !is_done[own] && own == begun && !is_running ->
-#endif
-        is_running = true; begun++; waiting[SHARED(what, d)] = NONE }
-        if
-        :: what == SYNC -> host_sync(d)
-        :: else -> host_report(d)
-        fi;
-        atomic {
-            failed[own] = bad;
-            is_done[own] = true;
-            is_running = false;
-            if
-#ifdef MUTANT_FORGETS
-            :: false
-#else
-            :: bad -> has_error = true
-#endif
-            :: else
-            fi
-        }
+    :: begin_round(SYNC, d); host_sync(d); end_round()
     fi;
-    atomic {
-        bad = failed[own] || has_error;
-        own = 0
-    }
+    take_result()
+#endif
+}
+
+inline report(d)
+{
+#ifdef MUTANT_WITHOUT_ROUNDS
+    host_report(d)
+#else
+    take_round(REPORT, d);
+    if
+    :: atomic { is_done[own] }
+    :: begin_round(REPORT, d); host_report(d); end_round()
+    fi;
+    take_result()
 #endif
 }
 
@@ -187,7 +210,7 @@ proctype user(byte me)
         }
         atomic { dirty = dirty | BIT(me); on_disk = on_disk & ~BIT(me); lost = lost & ~BIT(me) }
         if
-        :: ask(SYNC, descriptor);
+        :: sync(descriptor);
             assert(bad || (on_disk & BIT(me)));   /* property: 0 only with the bytes on the disk */
             assert(!bad || lost_here)   /* property: no error of bytes that an earlier open lost */
         :: true
@@ -200,7 +223,7 @@ proctype user(byte me)
         host_report(descriptor);
         bad = bad || has_error;
 #else
-        ask(REPORT, descriptor);
+        report(descriptor);
 #endif
 #endif
         assert(bad || !is_lost);   /* property: a close does not return 0 for lost bytes */
