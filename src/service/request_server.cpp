@@ -130,6 +130,9 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
     file = std::move(opened.file);
     opened = {};
     status = files_.open_again(handle, file, changes ? &in_hand->joined : nullptr);
+    // A file that is only read may have lost its descriptor, and its path may lead elsewhere.
+    if (status == -ESTALE && !changes)
+      status = files_.open(std::move(path), how.no_follow, handle, file, opener);
   } else if (changes) {
     status = open_to_change();
   } else {
