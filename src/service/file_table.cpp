@@ -292,7 +292,7 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
     if (writes && result != nullptr) forget_writer(*result);
-    if (node != no_node) (void)leave(*version, given.is_confirmed, nullptr);
+    if (node != no_node) (void)leave(*version, given.is_confirmed);
   };
   result = nullptr;
   try {
@@ -386,8 +386,7 @@ int file_table::close(std::uint64_t handle, int discarded) {
       if (discarded != 0) errors_.add_discarded(last->path(), discarded);
       forget_writer(*last);
     }
-    if (last->node() != no_node)
-      left = leave(last->version(), last->is_confirmed_, &last->has_left_);
+    if (last->node() != no_node) left = leave(last->version(), last->is_confirmed_);
   }
   last->close_backend_file();
   return 0;

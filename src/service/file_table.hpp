@@ -324,8 +324,7 @@ class file_table {
   static bool is_changed(const file_version& version);
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
-  std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed,
-                                       bool* has_left);
+  std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed);
   void forget_writer(host_file& file);
   bool make_room(unsigned first_shard);
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <utility>
 
 #include "service/extents.hpp"
@@ -50,13 +51,10 @@ bool file_table::join(file_version& version, bool writes, std::shared_ptr<writin
 }
 
 // Removes a file from its version's node. The last one frees the node, and gets what the writers
-// shared, to be destroyed after all mutexes are released. `is_confirmed` is read, and `has_left`
-// set, under the mutex.
-std::shared_ptr<writing_state> file_table::leave(file_version& version, const bool& is_confirmed,
-                                                 bool* has_left) {
+// shared, to be destroyed after all mutexes are released. `is_confirmed` is read under the mutex.
+std::shared_ptr<writing_state> file_table::leave(file_version& version, const bool& is_confirmed) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
   const std::lock_guard lock(s.mutex);
-  if (has_left != nullptr) *has_left = true;
   if (is_confirmed && --version.writers == 0)
     version.left_at = departures_.fetch_add(1) + 1;  // sequentially consistent: see enter()
   if (--version.sharers != 0) return nullptr;
@@ -73,8 +71,12 @@ bool file_table::confirm(std::uint64_t handle) {
   version_shard& s = versions_[shard_of_version({v.identity.device, v.identity.inode})];
   GPUFS_SCHEDULE_POINT("files.confirm");
   const std::lock_guard lock(s.mutex);
-  // Closed already, by a kernel that did not wait for the answer.
-  if (file->has_left_) return true;
+  {
+    // Closed already, by a kernel that did not wait for the answer. If it is closed after this,
+    // leave() waits for the shard's mutex, and then finds it confirmed.
+    const std::shared_lock nodes(nodes_mutex_);
+    if (file->writes() && !file->is_writer_) return true;
+  }
   if (v.writers == 0) return false;
   if (file->writes() && !file->is_confirmed_) {
     ++v.writers;

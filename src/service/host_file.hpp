@@ -138,9 +138,7 @@ class host_file {
   const bool is_fresh_;
   const std::uint32_t node_;
   const bool joined_;
-  // Guarded by the mutex of the version's shard.
-  bool is_confirmed_;
-  bool has_left_ = false;  // its version
+  bool is_confirmed_;  // guarded by the mutex of the version's shard
   const std::shared_ptr<file_version> version_;
   // The version's state, kept while the file uses the node.
   const std::shared_ptr<writing_state> writing_;
