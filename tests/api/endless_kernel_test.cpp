@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "api/matrix.hpp"
 #include "gpufs/launch.cuh"
@@ -155,6 +157,65 @@ TEST_F(endless_kernel, keeps_its_extents_registered) {
   EXPECT_EQ(fs_->stats().extent_bytes, 0u);
 }
 
+// For a mount that reads the file "/large", which is one extent, in runs.
+mount_options options_for_runs(const std::string& content) {
+  const auto io = std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
+  io->write("/large", content);
+  mount_options options = base_options();
+  options.backend = io;
+  options.cache_bytes = 4 * content.size();
+  options.bulk_bytes = 1 << 18;
+  options.extent_bytes = options.extent_budget_bytes = content.size();
+  return options;
+}
+
+struct waiting_reader {
+  char* to;
+  std::uint64_t bytes;
+  std::atomic<bool>* has_begun;
+  std::atomic<bool>* may_read;
+  std::atomic<std::int64_t>* result;
+  void operator()(const mount_ref& fs) const {
+    const auto g = this_thread();
+    const std::int32_t fd = gopen(g, fs, "/large", O_RDONLY);
+    *has_begun = true;
+    while (!*may_read) std::this_thread::yield();
+    *result = gread(g, fs, fd, to, bytes, 0);
+    (void)gclose(g, fs, fd);
+  }
+};
+
+// Each of them waits for the other only as long as it needs to.
+TEST(drop_extents, waits_for_a_kernel_that_reads_in_runs) {
+  const std::string content(std::size_t{4} << 20, 'e');
+  mount_options options = options_for_runs(content);
+  // A wait of one for the other would end with an error, or only after this.
+  options.unmount_timeout = std::chrono::seconds(60);
+  mount fs(options);
+  ASSERT_EQ(fs.bulk_path(), "on");
+  std::vector<char> to(content.size());
+  std::atomic<bool> has_begun{false}, may_read{false}, drops{false};
+  std::atomic<std::int64_t> result{0};
+  const auto start = std::chrono::steady_clock::now();
+  std::thread kernel([&] {
+    launch(fs, {}, waiting_reader{to.data(), to.size(), &has_begun, &may_read, &result});
+  });
+  while (!has_begun) std::this_thread::yield();
+  std::thread dropper([&] {
+    drops = true;
+    EXPECT_NO_THROW(fs.drop_extents());
+  });
+  while (!drops) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that it waits
+  may_read = true;
+  kernel.join();
+  dropper.join();
+  EXPECT_EQ(result, static_cast<std::int64_t>(content.size()));
+  EXPECT_TRUE(std::string(to.begin(), to.end()) == content);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_GT(fs.stats()[counter::bulk_loads], 0u);
+}
+
 // Sends a request to load a run into frame 7, and does not wait for the answer.
 struct leaving_reader {
   const char* path;
@@ -180,14 +241,7 @@ struct leaving_reader {
 // A copier has found the extent, and has not yet copied.
 TEST(ended_kernel, has_nothing_copied_from_an_extent_that_was_dropped) {
   const std::string content(std::size_t{1} << 20, 'e');
-  const auto io = std::make_shared<memory_backend>(memory_backend_options{.mappings = true});
-  io->write("/large", content);
-  mount_options options = base_options();
-  options.backend = io;
-  options.cache_bytes = 4 * content.size();
-  options.bulk_bytes = 1 << 18;
-  options.extent_bytes = content.size();
-  options.extent_budget_bytes = content.size();
+  mount_options options = options_for_runs(content);
   options.unmount_timeout = std::chrono::milliseconds(200);
   mount fs(options);
   if (fs.direct_path() != "on" || fs.bulk_path() != "on")

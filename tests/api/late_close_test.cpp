@@ -9,10 +9,9 @@
 #include <string_view>
 #include <thread>
 
+#include "api/hanging_server.hpp"
 #include "api/matrix.hpp"
 #include "support/eventually.hpp"
-#include "support/fault_backend.hpp"
-#include "support/memory_backend.hpp"
 #include "support/schedule.hpp"
 
 namespace gpufs::testing {
@@ -20,7 +19,7 @@ namespace {
 
 constexpr unsigned workers = 4;  // and as many openers
 
-class late_close : public ::testing::Test {
+class late_close : public hanging_server {
  protected:
   late_close() {
     memory_->write("file", "old\n");
@@ -51,19 +50,6 @@ class late_close : public ::testing::Test {
     fs().unmount();
   }
 
-  // Calls of this kind on this path hang until the server answers.
-  void hang(operation on, const std::string& path) {
-    io_->add({.on = on, .path = path, .before = [this] {
-                ++hanging_;
-                while (!server_answers_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                --hanging_;
-              }});
-  }
-  void answer() {
-    server_answers_ = true;
-    EXPECT_TRUE(eventually([&] { return hanging_ == 0; }));
-    io_->clear();
-  }
   // All threads of a kind are at requests that hang, and their callers have given up.
   void keep_openers_busy() {
     hang(operation::open, "dead");
@@ -100,10 +86,6 @@ class late_close : public ::testing::Test {
   }
 
   mount_options options_ = base_options();
-  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
-  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
-  std::atomic<bool> server_answers_{false};
-  std::atomic<int> hanging_{0};
   std::unique_ptr<mount> mounted_;
   std::unique_ptr<session> session_, hurried_;
 };

@@ -11,11 +11,10 @@
 #include <string_view>
 #include <thread>
 
+#include "api/hanging_server.hpp"
 #include "api/matrix.hpp"
 #include "gpufs/error.hpp"
 #include "support/eventually.hpp"
-#include "support/fault_backend.hpp"
-#include "support/memory_backend.hpp"
 #include "support/schedule.hpp"
 
 namespace gpufs::testing {
@@ -24,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // The path "alias" leads to "file", too, and so to a descriptor of its own.
-class other_descriptor : public ::testing::Test {
+class other_descriptor : public hanging_server {
  protected:
   other_descriptor() {
     memory_->write("file", "old\n");
@@ -37,18 +36,13 @@ class other_descriptor : public ::testing::Test {
     others_ = std::make_unique<session>(*mounted_, group_kind::thread);
     hurried_ = std::make_unique<session>(*mounted_, group_kind::thread, 400ms);
   }
-  ~other_descriptor() override { goes_on_ = answers_ = true; }  // so that the mount's threads end
+  ~other_descriptor() override {
+    goes_on_ = server_answers_ = true;
+  }  // so that the mount's threads end
 
   // The next close of "alias", or report of one, fails.
   void refuse_at_close_of_alias() {
     io_->add({.on = operation::close, .path = "alias", .times_max = 1, .error_number = EDQUOT});
-  }
-  // Calls of this kind on this path hang until the server answers.
-  void hang(operation on, const std::string& path) {
-    io_->add({.on = on, .path = path, .before = [this] {
-                hangs_ = true;
-                while (!answers_) std::this_thread::sleep_for(1ms);
-              }});
   }
   // The first thread at this point stands there until `goes_on_`.
   std::unique_ptr<schedule_hook> stand_at(std::string_view name) {
@@ -56,6 +50,19 @@ class other_descriptor : public ::testing::Test {
       if (point != name || stands_.exchange(true)) return;
       while (!goes_on_) std::this_thread::yield();
     });
+  }
+  // A group that syncs "file", which hangs.
+  std::thread sync_that_hangs(mount& fs) {
+    hang(operation::sync, "file");
+    std::thread slow([&fs] {
+      session own(fs, group_kind::thread);
+      const std::int32_t fd = own.open("file", O_RDWR);
+      EXPECT_EQ(own.write(fd, "x", 0), 1);
+      EXPECT_EQ(own.sync(fd), 0);
+      EXPECT_EQ(own.close(fd), 0);
+    });
+    EXPECT_TRUE(eventually([&] { return hanging_ != 0; }));
+    return slow;
   }
   void expect_unmount_tells(int error_number) {
     calls_.reset(), others_.reset(), hurried_.reset();
@@ -67,11 +74,8 @@ class other_descriptor : public ::testing::Test {
     }
   }
 
-  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
-  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
   mount_options options_ = base_options();
   std::atomic<bool> stands_{false}, goes_on_{false};
-  std::atomic<bool> hangs_{false}, answers_{false};
   std::unique_ptr<mount> mounted_;
   std::unique_ptr<session> calls_, others_, hurried_;
 };
@@ -146,7 +150,7 @@ TEST_F(other_descriptor, an_open_that_hangs_holds_up_no_open_of_another_file) {
     ASSERT_EQ(calls_->close(fd), 0);
     hang(operation::identify, "alias");
     goes_on_ = true;
-    ASSERT_TRUE(eventually([&] { return hangs_.load(); }));
+    ASSERT_TRUE(eventually([&] { return hanging_ != 0; }));
   }
   late.join();
   // It gets the inode state that the first open of "alias" had.
@@ -154,7 +158,7 @@ TEST_F(other_descriptor, an_open_that_hangs_holds_up_no_open_of_another_file) {
   EXPECT_GE(other, 0);
   EXPECT_GE(calls_->open("other", O_RDONLY), 0);
   EXPECT_GE(calls_->open("other", O_WRONLY), 0);
-  answers_ = true;
+  server_answers_ = true;
 }
 
 TEST_F(other_descriptor, who_creates_a_file_exclusively_gets_it) {
@@ -185,23 +189,15 @@ TEST_F(other_descriptor, who_creates_a_file_exclusively_gets_it) {
 }
 
 TEST_F(other_descriptor, a_gfsync_that_no_thread_began_loses_nothing) {
-  mount_options few = options_;
-  few.workers = 2;
-  mount fs(few);
+  options_.workers = 2;
+  mount fs(options_);
   session calls(fs, group_kind::thread), hurried(fs, group_kind::thread, 400ms);
-  hang(operation::sync, "file");
-  std::thread slow([&] {
-    session own(fs, group_kind::thread);
-    const std::int32_t fd = own.open("file", O_RDWR);
-    EXPECT_EQ(own.write(fd, "x", 0), 1);
-    EXPECT_EQ(own.sync(fd), 0);
-  });
-  EXPECT_TRUE(eventually([&] { return hangs_.load(); }));
+  std::thread slow = sync_that_hangs(fs);
   const std::int32_t fd = calls.open("other", O_RDWR);
   EXPECT_EQ(calls.write(fd, "y", 0), 1);
   EXPECT_EQ(hurried.sync(fd), -EIO);
   EXPECT_EQ(io_->calls(operation::sync), 1u) << "the other one's";
-  answers_ = true;
+  server_answers_ = true;
   slow.join();
   EXPECT_EQ(calls.sync(fd), 0);
   EXPECT_EQ(calls.close(fd), 0);
@@ -210,24 +206,15 @@ TEST_F(other_descriptor, a_gfsync_that_no_thread_began_loses_nothing) {
 
 // While syncs of another file take all threads but one.
 TEST_F(other_descriptor, a_gclose_does_not_wait_for_syncs_of_other_files) {
-  mount_options few = options_;
-  few.workers = 2;
-  mount fs(few);
+  options_.workers = 2;
+  mount fs(options_);
   session calls(fs, group_kind::thread);
-  hang(operation::sync, "file");
-  std::thread slow([&] {
-    session own(fs, group_kind::thread);
-    const std::int32_t fd = own.open("file", O_RDWR);
-    EXPECT_EQ(own.write(fd, "x", 0), 1);
-    EXPECT_EQ(own.sync(fd), 0);
-    EXPECT_EQ(own.close(fd), 0);
-  });
-  EXPECT_TRUE(eventually([&] { return hangs_.load(); }));
+  std::thread slow = sync_that_hangs(fs);
   const std::int32_t fd = calls.open("other", O_RDWR);
   EXPECT_EQ(calls.write(fd, "y", 0), 1);
   EXPECT_EQ(calls.close(fd), 0);
-  EXPECT_FALSE(answers_);
-  answers_ = true;
+  EXPECT_FALSE(server_answers_);
+  server_answers_ = true;
   slow.join();
 }
 
