@@ -58,11 +58,11 @@ class late_close : public hanging_server {
       ASSERT_EQ(hurried().open("dead", O_RDONLY), -EIO);
     }
   }
-  // At a path each, because one that hangs makes its path busy.
+  // At a path each, because one that hangs makes its path busy, until its thread is done with it.
   void keep_workers_busy() {
     for (unsigned i = 0; hanging_ < static_cast<int>(workers); ++i) {
       ASSERT_LT(i, 10 * workers);
-      const std::string path = "dead" + std::to_string(i);
+      const std::string path = "dead" + std::to_string(++dead_paths_);
       hang(operation::unlink, path);
       ASSERT_EQ(hurried().unlink(path), -EIO);
     }
@@ -86,6 +86,7 @@ class late_close : public hanging_server {
   }
 
   mount_options options_ = base_options();
+  unsigned dead_paths_ = 0;
   std::unique_ptr<mount> mounted_;
   std::unique_ptr<session> session_, hurried_;
 };
