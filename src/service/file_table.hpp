@@ -44,7 +44,8 @@
 //
 // An open identifies the file before it looks for its version. If the last writer leaves in
 // between, the size may be from before its last write. So the open identifies the file again
-// (`departures_`): otherwise its appends would overwrite that writer's.
+// (`departures_`): otherwise its appends would overwrite that writer's. The same holds for the end
+// of a change that outlived its writers (see below).
 //
 // Changes under way. A write or truncation that hangs in the backend may outlive the last writer's
 // close, because its caller gives up in time. Its bytes would overwrite what a later writer writes.
@@ -322,6 +323,7 @@ class file_table {
   int version_of(const file_identity& identity, std::int64_t seen_ns, std::uint64_t departures,
                  bool writes, std::atomic<std::uint64_t>* joining, given_version& given);
   static bool is_changed(const file_version& version);
+  void note_end_of_changes(file_version& version);
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
   std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed);

@@ -55,8 +55,10 @@ bool file_table::join(file_version& version, bool writes, std::shared_ptr<writin
 std::shared_ptr<writing_state> file_table::leave(file_version& version, const bool& is_confirmed) {
   version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
   const std::lock_guard lock(s.mutex);
-  if (is_confirmed && --version.writers == 0)
+  if (is_confirmed && --version.writers == 0) {
     version.left_at = departures_.fetch_add(1) + 1;  // sequentially consistent: see enter()
+    version.left_changes = is_changed(version);
+  }
   if (--version.sharers != 0) return nullptr;
   const std::lock_guard nodes(nodes_mutex_);
   nodes_unused_.push_back(version.node);
@@ -90,6 +92,14 @@ bool file_table::confirm(std::uint64_t handle) {
 bool file_table::is_changed(const file_version& version) {
   // Sequentially consistent: see change_under_way.
   return version.changes != nullptr && version.changes->load() != 0;
+}
+
+// For a version without writers. The caller holds the mutex of the version's shard. An open that
+// identified the file before this may have the size from before those changes.
+void file_table::note_end_of_changes(file_version& version) {
+  if (!version.left_changes || is_changed(version)) return;
+  version.left_changes = false;
+  version.left_at = departures_.fetch_add(1) + 1;  // sequentially consistent: see enter()
 }
 
 // `departures`: the number of them before the file was identified. Returns -EAGAIN when the last
@@ -139,6 +149,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns,
   const std::lock_guard lock(s.mutex);
   const auto known = s.versions.find(name);
   if (holds(known)) return give(known->second);  // another thread opened it meanwhile
+  if (known != s.versions.end()) note_end_of_changes(*known->second);
   fresh->left_at = known != s.versions.end() ? known->second->left_at : s.forgotten_left_at;
   if (departures < fresh->left_at) return -EAGAIN;
   fresh->was_written = writes;
@@ -147,6 +158,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns,
   if (known != s.versions.end() && is_changed(*known->second)) {
     if (writes) return -EBUSY;
     fresh->changes = known->second->changes;
+    fresh->left_changes = true;
   }
   if (const int status = give(fresh); status < 0) return status;
   given.is_fresh = true;
@@ -160,7 +172,8 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns,
     s.versions.swap(forgotten);
     for (auto at = forgotten.begin(); at != forgotten.end();) {
       const auto next = std::next(at);
-      if (at->second->writers != 0 || is_changed(*at->second))
+      if (at->second->writers == 0) note_end_of_changes(*at->second);
+      if (at->second->writers != 0 || at->second->left_changes)
         s.versions.insert(forgotten.extract(at));
       else s.forgotten_left_at = std::max(s.forgotten_left_at, at->second->left_at);
       at = next;

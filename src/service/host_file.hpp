@@ -40,7 +40,7 @@ class file_version {
   // it.
   std::atomic<std::uint64_t> emptied_by{0};
 
-  // The next six: for a version that is, or was, open for writing. Guarded by the mutex of the
+  // The next seven: for a version that is, or was, open for writing. Guarded by the mutex of the
   // version's shard (file_table).
   std::uint32_t node = no_node;            // its state on the device; no_node when no file uses it
   std::shared_ptr<writing_state> writing;  // set while the version has a node
@@ -49,6 +49,9 @@ class file_version {
   bool was_written = false;
   // When the last confirmed writer left: a number of file_table::departures_. 0: none has left.
   std::uint64_t left_at = 0;
+  // When the last confirmed writer left, calls that `changes` counts were under way. Cleared when
+  // an open finds that they have ended: that is a departure, too.
+  bool left_changes = false;
   // The number of backend calls under way that write or truncate the file. Set before the version
   // is shared. A version that is written has its own count. A version that is only read has the
   // count of the written version before it, if that was not 0. Otherwise null.

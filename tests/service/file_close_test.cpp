@@ -81,6 +81,40 @@ TEST(file_close, a_writer_that_is_closed_before_it_is_reached_leaves_the_write_t
   EXPECT_EQ(found->reached->write("b", 1, 0), 1);
 }
 
+// A write that outlived its file's close, and ends when an open has identified the file: the open
+// must not go on with the size from before it.
+TEST(file_close, an_open_beside_the_end_of_a_late_write_sees_what_it_wrote) {
+  for (const bool writes : {true, false}) {
+    for (const bool is_read_between : {false, true}) {
+      // Opens for reading that saw the same file share a version, whatever changes it meanwhile.
+      if (is_read_between && !writes) continue;
+      const auto io = std::make_shared<memory_backend>();
+      io->write("/a", "one");
+      file_table table(io, 64, 4);
+      std::uint64_t handle = 0;
+      std::shared_ptr<host_file> file;
+      ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
+      auto late = std::make_unique<change_under_way>(file->version());
+      EXPECT_EQ(table.close(handle), 0);
+      if (is_read_between) {
+        ASSERT_EQ(table.open("/a", false, handle, file), 0);
+        EXPECT_EQ(table.close(handle), 0);
+      }
+      EXPECT_EQ(table.open_to_change("/a", {}, handle, file), -EBUSY);
+      const schedule_hook hook([&](const char* point) {
+        if (late == nullptr || std::string_view(point) != "files.identified") return;
+        io->write_at("/a", 3, ", two");
+        late.reset();
+      });
+      if (writes) ASSERT_EQ(table.open_to_change("/a", {}, handle, file), 0);
+      else ASSERT_EQ(table.open("/a", false, handle, file), 0);
+      EXPECT_EQ(late, nullptr);
+      EXPECT_EQ(file->version().identity.size, std::string_view("one, two").size());
+      EXPECT_EQ(table.close(handle), 0);
+    }
+  }
+}
+
 // A gclose has given up on its request, another program has changed the file, and groups open it
 // again. The host closes the file before they are answered, so none of them gets the old version.
 class open_beside_a_close : public ::testing::Test {
