@@ -96,7 +96,8 @@ class backend_file {
   // The error that close(2) would return now: a file system may keep an error of a write until
   // then, as NFS and FUSE do. Or that of a write-back that this object was not told of. Called
   // before the object is destroyed, and when another writer lets go of the file; the file stays
-  // open. Returns 0, or -errno.
+  // open. Returns 0, or -errno. -EAGAIN, -EMFILE and -ENFILE say that it could not ask, and nothing
+  // about the bytes. Called by threads that have the process's descriptor table.
   virtual int report_close() { return 0; }
 };
 

@@ -25,10 +25,10 @@ struct closing_thread::shared_state {
   std::condition_variable changed;
   phase is = phase::takes_table;
   bool ends = false;
-  int no_table = 0;  // -errno: the thread could not take a table
+  bool has_table = false;
   int descriptor = -1;
-  long owner = 0;  // the thread that asks
-  int status = 0;
+  long owner = 0;                  // the thread that asks
+  int not_copied = 0, closed = 0;  // the results: -errno, or 0
 };
 
 closing_thread::closing_thread() : owner_(getpid()) {
@@ -57,13 +57,13 @@ closing_thread::~closing_thread() {
   thread_.leave();
 }
 
-int closing_thread::close_copy(int descriptor) {
+int closing_thread::close_copy(int descriptor, int& closed) {
   using phase = shared_state::phase;
   if (state_ == nullptr) return -EAGAIN;
   std::unique_lock lock(state_->mutex);
   if (!state_->changed.wait_for(lock, answer_time, [&] { return state_->is == phase::waits; }))
     return -EAGAIN;
-  if (state_->no_table != 0) return state_->no_table;
+  if (!state_->has_table) return -EAGAIN;
   state_->descriptor = descriptor;
   state_->owner = syscall(SYS_gettid);
   state_->is = phase::closes;
@@ -71,15 +71,16 @@ int closing_thread::close_copy(int descriptor) {
   state_->changed.wait(lock, [&] { return state_->is == phase::has_closed; });
   state_->is = phase::waits;
   state_->changed.notify_all();
-  return state_->status;
+  closed = state_->closed;
+  return state_->not_copied;
 }
 
 void closing_thread::run(shared_state& state) {
   using phase = shared_state::phase;
-  const int no_table = take_own_table() ? 0 : -errno;
-  if (no_table == 0) give_up_streams();
+  const bool has_table = take_own_table();
+  if (has_table) give_up_streams();
   std::unique_lock lock(state.mutex);
-  state.no_table = no_table;
+  state.has_table = has_table;
   for (state.is = phase::waits;;) {
     state.changed.notify_all();
     state.changed.wait(lock, [&] { return state.is == phase::closes || state.ends; });
@@ -89,9 +90,10 @@ void closing_thread::run(shared_state& state) {
     lock.unlock();
     int copy = copy_of(owner, descriptor);
     if (copy == -EINVAL) copy = copy_of(0, descriptor);  // the table of both, before Linux 6.9
-    const int status = copy < 0 ? copy : syscall(SYS_close, copy) == 0 ? 0 : -errno;
+    const int closed = copy < 0 || syscall(SYS_close, copy) == 0 ? 0 : -errno;
     lock.lock();
-    state.status = status;
+    state.not_copied = copy >= 0 ? 0 : copy == -EMFILE ? -EMFILE : -EAGAIN;
+    state.closed = closed;
     state.is = phase::has_closed;
   }
 }

@@ -220,12 +220,13 @@ int descriptor_table::move_from_copied(int descriptor, int& reported) const {
 // Linux tells it once for each descriptor, too, but only to calls that wait for pages. This one
 // waits for none, because no file has any so far out.
 int descriptor_table::report_close(int descriptor, closing_thread& other) const {
-  int status = 0;
+  int closed = 0, not_asked = 0;
   if (is_locked(descriptor)) {
-    status = other.close_copy(descriptor);
+    not_asked = other.close_copy(descriptor, closed);
   } else {
     const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
-    status = copy >= 0 && ::close(copy) == 0 ? 0 : -errno;
+    if (copy < 0) not_asked = errno == EMFILE ? -EMFILE : -EAGAIN;
+    else closed = close_now(copy);
   }
   constexpr off_t past_all_files = off_t{1} << 62;
   const int lost =
@@ -233,7 +234,10 @@ int descriptor_table::report_close(int descriptor, closing_thread& other) const 
   // Any error is the file's, but those of a call that cannot be made (EPERM: in a sandbox).
   const bool is_told =
       lost != EBADF && lost != EINVAL && lost != ESPIPE && lost != ENOSYS && lost != EPERM;
-  return status == 0 && is_told ? -lost : status;
+  const int status = closed != 0 ? closed : is_told ? -lost : 0;
+  // A server may choose any number for a loss.
+  const bool says_not_asked = status == -EAGAIN || status == -EMFILE || status == -ENFILE;
+  return status == 0 ? not_asked : says_not_asked ? -EIO : status;
 }
 
 void descriptor_table::close_handed() noexcept {

@@ -97,9 +97,9 @@ class descriptor_table {
   // or -errno: on some file systems (FUSE) an error of any earlier write to the file.
   int move_from_copied(int descriptor, int& reported) const;
 
-  // Called by threads of the process's table. Returns what close(2) of a copy of the descriptor
-  // reports, or the error of a write-back that the descriptor was not told of: 0, or -errno. Drops
-  // no locks: `other` closes the copy of a locked file. Also returns an error when it cannot.
+  // Called by threads of the process's table. As backend_file::report_close(): returns what
+  // close(2) of a copy of the descriptor reports, or the error of a write-back that the descriptor
+  // was not told of. Drops no locks: `other` closes the copy of a locked file.
   int report_close(int descriptor, closing_thread& other) const;
 
   // Called by any thread. Closes the descriptor, or leaves it to a thread of this table. No other

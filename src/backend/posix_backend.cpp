@@ -189,10 +189,13 @@ class posix_file final : public backend_file {
   }
   // The kernel reports to the file system each close of a descriptor, also of a copy.
   int report_close() override {
-    const descriptor fd(*this);
-    if (!fd) return fd.number();
-    if (closes_ == nullptr) return -EBADF;  // the file was not opened to be changed
-    const int status = descriptor_table::of_process().report_close(fd.number(), *closes_);
+    if (closes_ == nullptr) return 0;  // the file was not opened to be changed
+    // The number of the process's table: a descriptor that was opened for this one call is told of
+    // other errors.
+    const int fd = fd_.load(std::memory_order_acquire);
+    descriptor_table& table = descriptor_table::of_process();
+    if (fd < 0 || !table.is_of_this_thread()) return -EAGAIN;
+    const int status = table.report_close(fd, *closes_);
     const int before = unreported_.exchange(0, std::memory_order_relaxed);
     return before != 0 ? before : status;
   }

@@ -187,13 +187,13 @@ class flusher {
     const bool whole = (page.flags & page_dirt::whole) != 0;
     if (!whole && (page.flags & page_dirt::partial) == 0) return 0;
     const auto write_through = [&](host_file& one) {
-      return by_backend(one, [&](const std::shared_ptr<backend_file>& reached) {
+      return by_backend(one, -EBADF, [&](backend_file& reached) {
         const std::int64_t written =
-            file_table::write(*reached, bytes, length, begin, whole ? nullptr : mask, [&] {
+            file_table::write(reached, bytes, length, begin, whole ? nullptr : mask, [&] {
               ++state_.steps;
               return true;
             });
-        one.note_write();
+        one.mark_untold();
         return std::min<std::int64_t>(written, 0);
       });
     };
@@ -205,14 +205,17 @@ class flusher {
     return status;
   }
 
-  // Returns the result of `call(backend's file)`, or -EIO if it throws.
+  // Returns the result of `call(backend's file)`, or -EIO if it throws. `closed`: that of a file
+  // that a service thread which hung has closed meanwhile.
   template <class Call>
-  int by_backend(host_file& file, const Call& call) {
+  int by_backend(host_file& file, int closed, const Call& call) {
     int status = 0;
     try {
       std::shared_ptr<backend_file> reached;
       status = files_.reach(file, reached);
-      if (status == 0) status = uninterrupted([&] { return static_cast<int>(call(reached)); });
+      if (status == -EBADF) status = closed;
+      else if (status == 0)
+        status = uninterrupted([&] { return static_cast<int>(call(*reached)); });
     } catch (...) {
       status = -EIO;  // a backend is the user's and may throw any type
     }
@@ -242,25 +245,20 @@ class flusher {
     const earlier before = earlier_failures(one);
     if (before.discarded != 0) report(one, before.discarded, file_operation::write_back);
     int synced = 0;
-    // Through each descriptor: one that was opened late may not be told of all errors.
+    // Through each descriptor: one that was opened late may not be told of all errors. In no round:
+    // a service thread that hangs may be making one.
     for (const std::shared_ptr<host_file>& file : version.files) {
-      const int status = by_backend(*file, [&](const std::shared_ptr<backend_file>& reached) {
-        // If a service thread hangs, it may hang inside a sync, so this sync does not use the
-        // shared state.
-        return service_hangs_ ? std::min(reached->sync(), 0)
-                              : files_.ask(*file, reached, sync_rounds::kind::sync);
-      });
+      const int status = by_backend(*file, 0, [](backend_file& reached) { return reached.sync(); });
       if (synced == 0) synced = std::min(status, 0);
     }
     // GPU code may not have received the error of an earlier one.
-    if (synced == 0 && !service_hangs_) synced = one.writing().syncs.error();
+    if (synced == 0) synced = one.writing()->syncs.error();
     if (synced < 0) report(one, synced, file_operation::sync);
     // An earlier sync that failed may have lost bytes for good.
     else if (before.failed != 0) report(one, before.failed, file_operation::sync);
     for (const std::shared_ptr<host_file>& file : version.files) {
-      const int closed = by_backend(*file, [&](const std::shared_ptr<backend_file>& reached) {
-        return files_.report_close(*reached);
-      });
+      const int closed =
+          by_backend(*file, 0, [&](backend_file& reached) { return files_.report_close(reached); });
       if (closed < 0) report(*file, closed, file_operation::close);
     }
   }

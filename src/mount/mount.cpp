@@ -439,12 +439,15 @@ void mount::drop_extents() {
   constexpr std::uint64_t idle_check_ns = 10'000'000;
   const deadline end = deadline::after(in_ns(self_->options.unmount_timeout));
   std::unique_lock copies(self_->extents->copies(), std::defer_lock);
-  for (bool is_idle = false; !is_idle;) {
-    if (end.left_ns() == 0 || !self_->gpu->wait_idle(end.left_ns()))
-      throw error(EBUSY, "drop_extents: the device is not idle");
-    is_idle = copies.try_lock() && self_->gpu->wait_idle(end.or_after(idle_check_ns).left_ns());
-    if (is_idle) break;
-    if (copies.owns_lock()) copies.unlock();
+  const auto is_idle = [&] {
+    if (!copies.try_lock()) return false;
+    if (self_->gpu->wait_idle(idle_check_ns)) return true;
+    copies.unlock();
+    return false;
+  };
+  // At least once, also with a timeout of 0.
+  while (!self_->gpu->wait_idle(std::max(end.left_ns(), idle_check_ns)) || !is_idle()) {
+    if (end.left_ns() == 0) throw error(EBUSY, "drop_extents: the device is not idle");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const std::vector<char> zeros(l.extents + sizeof(extent_entry) * std::uint64_t{l.extent_slots} -

@@ -21,7 +21,8 @@ constexpr unsigned opens_max = 64;
 }  // namespace
 
 void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequence,
-                     const request& r, unsigned worker, file_table::lookups& known) {
+                     const request& r, unsigned worker, file_table::lookups& known,
+                     std::shared_ptr<void> place) {
   std::optional<timeline_event> event;
   if (timeline_.on()) {
     try {
@@ -31,35 +32,29 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
     }
   }
   request_server::opened_file opened;
+  bool is_handed_on = false;  // the thread that makes the round answers, or has answered
   const auto reply = [&](std::int32_t result) {
-    // Before the reply is stored, so a kernel that sees the reply also finds the error.
-    if (result < 0 && result != run_stager::device_answers) requests_.log_error(r, result);
-    if (event) {
-      event->end_ns = platform::now_ns();  // for a copy that the device makes: its start
-      event->result = result == run_stager::device_answers ? static_cast<std::int32_t>(r.length)
-                      : result > 0                         ? result & bulk_bytes_mask
-                                                           : result;
-      timeline_.add(std::move(*event));
-    }
-    if (result == run_stager::device_answers) {
-      ++count_of(duty, worker).by_device;
-      return;
-    }
-    // Release, system scope: pairs with the client's acquire. The staging memory and the reply's
-    // fields are written before it. The reply to an open is also ordered before the load in
-    // close_withdrawn(), where a release would not be enough.
-    channel_word<std::uint64_t>& word = channel_.reply(slot).word;
-    if (opened.handle != 0) word.store_before_load(make_reply_word(sequence, result));
-    else word.store_release(make_reply_word(sequence, result));
+    if (!is_handed_on) store_reply(slot, sequence, r, event, result, opened.handle != 0);
+    if (result == run_stager::device_answers) ++count_of(duty, worker).by_device;
   };
   try {
     if (r.code == request_code::send) {
       if (const int refused = hand_to_sink(slot, sequence, r, event); refused < 0) reply(refused);
+    } else if (!begin(slot, sequence, r)) {
+      reply(-ECANCELED);
+    } else if (is_for_rounds(r.code)) {
+      const auto told = [this, slot, sequence, r, event](int result) {
+        store_reply(slot, sequence, r, event, result, false);
+      };
+      if (const int refused = requests_.ask(r, known, told, std::move(place), is_handed_on);
+          refused < 0)
+        reply(refused);
     } else {
-      reply(begin(slot, sequence, r) ? serve(duty, slot, sequence, r, worker, known, opened)
-                                     : -ECANCELED);
+      reply(serve(duty, slot, sequence, r, worker, known, opened));
     }
   } catch (const worker_death&) {
+    if (opened.handle != 0) (void)files_.close(opened.handle);
+    opened = {};
     requests_.done_with_open(worker);
     reply(-EIO);
     throw;
@@ -76,6 +71,27 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
   served.store(served.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
+// `event`: none, or what the timeline gets. `of_open`: the reply has a handle.
+void service::store_reply(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                          std::optional<timeline_event> event, std::int32_t result, bool of_open) {
+  // Before the reply is stored, so a kernel that sees the reply also finds the error.
+  if (result < 0 && result != run_stager::device_answers) requests_.log_error(r, result);
+  if (event) {
+    event->end_ns = platform::now_ns();  // for a copy that the device makes: its start
+    event->result = result == run_stager::device_answers ? static_cast<std::int32_t>(r.length)
+                    : result > 0                         ? result & bulk_bytes_mask
+                                                         : result;
+    timeline_.add(std::move(*event));
+  }
+  if (result == run_stager::device_answers) return;
+  // Release, system scope: pairs with the client's acquire. The staging memory and the reply's
+  // fields are written before it. The reply to an open is also ordered before the load in
+  // close_withdrawn(), where a release would not be enough.
+  channel_word<std::uint64_t>& word = channel_.reply(slot).word;
+  if (of_open) word.store_before_load(make_reply_word(sequence, result));
+  else word.store_release(make_reply_word(sequence, result));
+}
+
 // Answers a claimed request that is not for a sink. An open may have joined the writers of a file
 // although a close request of the last writer is pending. So such closes are answered first. If no
 // writer is left then, this thread opens the file again.
@@ -90,14 +106,14 @@ std::int32_t service::serve(service_duty duty, std::uint32_t slot, std::uint32_t
     if (!make_closes(duty, node, worker, known) || !wait_for_withdrawn(slot, sequence, node)) break;
     if (files_.confirm(opened.handle)) return result;
   }
-  if (opened.handle != 0) (void)requests_.close(opened.handle);  // opened above
+  if (opened.handle != 0) (void)files_.close(opened.handle);  // opened above
   opened = {};
   return -EIO;
 }
 
 // Answers the pending requests to close files of a node, and waits for those that other threads
-// have claimed: they do no I/O before the file is closed, unless its close was not reported.
-// Returns false when one has not closed its file after `answer_time_ns`, or when the service ends.
+// have claimed: they do no I/O before the file is closed. Returns false when one has not closed its
+// file after `answer_time_ns`, or when the service ends.
 bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker,
                           file_table::lookups& known) {
   pending_request bell{};
@@ -117,7 +133,7 @@ bool service::make_closes(service_duty duty, std::uint32_t node, unsigned worker
     // Acquire and release: as in scan_range().
     if (is_pending && served_[slot].compare_exchange_strong(bell.seen, bell.sequence,
                                                             std::memory_order_acq_rel)) {
-      answer(duty, slot, bell.sequence, r, worker, known);
+      answer(duty, slot, bell.sequence, r, worker, known, nullptr);
       continue;
     }
     const std::uint64_t start = platform::now_ns();
@@ -156,7 +172,7 @@ void service::close_withdrawn(std::uint32_t slot, std::uint32_t sequence, std::u
   GPUFS_SCHEDULE_POINT("service.opened");
   // Pairs with channel_client::withdraw(): this load sees the withdrawal, or the caller sees the
   // reply and closes the file. If both happen, the second close returns -EBADF.
-  if (channel_.withdrawn(slot).load_after_store() == sequence) (void)requests_.close(handle);
+  if (channel_.withdrawn(slot).load_after_store() == sequence) (void)files_.close(handle);
 }
 
 // Whether the request is to be served. False if it changes files and its caller has withdrawn it.

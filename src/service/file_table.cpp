@@ -260,10 +260,21 @@ int file_table::open_again(std::uint64_t& handle, std::shared_ptr<host_file>& fi
                            std::atomic<std::uint64_t>* joining) {
   const std::shared_ptr<host_file> before = file;
   std::shared_ptr<backend_file> reached;
-  const int status = reach(*before, reached);
-  (void)close(handle);
-  if (joining != nullptr) joining->store(0);
-  if (status < 0) return status;
+  {
+    // Also if the backend throws. A file that writes is asked for its error here, so none of an
+    // earlier version comes along.
+    struct closing {
+      file_table& files;
+      const std::uint64_t handle;
+      std::atomic<std::uint64_t>* const joining;
+      ~closing() {
+        (void)files.close(handle);
+        if (joining != nullptr) joining->store(0);
+      }
+    } const closes{*this, handle, joining};
+    if (before->writes()) before->mark_untold();
+    if (const int status = reach(*before, reached); status < 0) return status;
+  }
   counted_path counted(before->path(), path_bytes_);
   if (!counted.fits(path_bytes_max)) return -ENFILE;
   return enter(std::move(counted), before->no_follow_, before->writes(), joining,
@@ -274,6 +285,28 @@ int file_table::open_again(std::uint64_t& handle, std::shared_ptr<host_file>& fi
 int file_table::enter(counted_path path, bool no_follow, bool writes,
                       std::atomic<std::uint64_t>* joining, std::shared_ptr<backend_file> file,
                       std::uint64_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
+  std::optional<key> identified;
+  result = nullptr;
+  const auto give_up_file = [&] {
+    // Both are moved at the same time.
+    if (writes && file != nullptr) give_up(path.text(), *file, identified);
+  };
+  try {
+    const int status =
+        try_to_enter(path, no_follow, writes, joining, file, identified, handle, result, shard);
+    if (status < 0) give_up_file();
+    return status;
+  } catch (...) {
+    give_up_file();
+    throw;
+  }
+}
+
+int file_table::try_to_enter(counted_path& path, bool no_follow, bool writes,
+                             std::atomic<std::uint64_t>* joining,
+                             std::shared_ptr<backend_file>& file, std::optional<key>& identified,
+                             std::uint64_t& handle, std::shared_ptr<host_file>& result,
+                             unsigned shard) {
   given_version given;
   int status = -EAGAIN;
   for (unsigned i = 0; i < identifications_max && status == -EAGAIN; ++i) {
@@ -283,6 +316,7 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
     const std::uint64_t departures = departures_.load();
     file_identity identity;
     if (const int known = file->identify(identity); known < 0) return known;
+    identified = key{identity.device, identity.inode};
     if (const int kind = check_kind(identity); kind < 0) return kind;
     GPUFS_SCHEDULE_POINT("files.identified");
     status = version_of(identity, seen_ns, departures, writes, joining, given);
@@ -291,17 +325,18 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
   const std::shared_ptr<file_version>& version = given.version;
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
-    if (writes && result != nullptr) forget_writer(*result);
+    const bool is_kept = writes && result != nullptr && forget_writer(*result, true);
     if (node != no_node) (void)leave(*version, given.is_confirmed);
+    if (is_kept) (void)ask_closed(*result);
   };
-  result = nullptr;
   try {
     result =
         std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh,
                                     given.joined, given.is_confirmed, version, std::move(file));
     // Before the handle exists, because a kernel may close a handle at once.
     if (writes) {
-      writer_list one{result};
+      host_file_list one{result};
+      result->mark_untold();
       const std::lock_guard lock(nodes_mutex_);
       result->place_ = one.begin();
       result->is_writer_ = true;
@@ -358,12 +393,13 @@ void file_table::close_all() {
     const shard& s = shards_[number];
     for (std::uint32_t place = 0; place < s.entries.size(); ++place) {
       const entry& e = s.entries[place];
-      if (e.file != nullptr) (void)close(handle_of(e, place, number));  // cannot fail: it is open
+      if (e.file != nullptr) (void)close(handle_of(e, place, number), 0, closing::asks_nothing);
     }
   }
 }
 
-int file_table::close(std::uint64_t handle, int discarded) {
+int file_table::close(std::uint64_t handle, int discarded, closing how) {
+  bool is_kept = false;
   std::shared_ptr<host_file> last;
   std::shared_ptr<writing_state> left;
   shard& s = shards_[shard_of(handle)];
@@ -384,11 +420,13 @@ int file_table::close(std::uint64_t handle, int discarded) {
     // answered. So who finds the handle gone also finds the file left, and the loss in the log.
     if (last->writes()) {
       if (discarded != 0) errors_.add_discarded(last->path(), discarded);
-      forget_writer(*last);
+      is_kept = forget_writer(*last, how != closing::asks_nothing);
     }
     if (last->node() != no_node) left = leave(last->version(), last->is_confirmed_);
   }
-  last->close_backend_file();
+  if (is_kept && how == closing::asks) return ask_closed(*last);
+  if (is_kept) awaits_asking_ = true;
+  else last->close_backend_file();
   return 0;
 }
 

@@ -14,8 +14,10 @@
 //   - host_file::mutex_ guards one file's backend file.
 //
 // A close takes the first three within each other, in this order, and the error log's. An open
-// takes the second and the third. No other thread takes a mutex while it holds another. No mutex is
-// held during I/O, or while objects are created or destroyed (only a table may grow).
+// takes the second, the third and that of the file's rounds (sync_rounds). The last two are taken
+// to put a closed file in `closed_`, or to take it out. No other thread takes a mutex while it
+// holds another. No mutex is held during I/O, or while objects are created or destroyed (only a
+// table may grow).
 //
 // Handles. A mount issues each handle once, and each version number once. So a late request, whose
 // file is closed and whose place has another file, finds no file. Both count up from a random
@@ -65,6 +67,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
@@ -146,14 +149,23 @@ class file_table {
   // Returns the file that writes a version's bytes: an open writer whose close was not reported,
   // else the writer whose close was reported first. Null when there is none. `name`: node_name().
   std::shared_ptr<host_file> find_writer(std::uint64_t name) const;
-  // All files that are open for writing, or those of a node.
+  // All files that are open for writing, or were closed and not asked yet whether bytes are lost.
   std::vector<std::shared_ptr<host_file>> writers() const;
-  std::vector<std::shared_ptr<host_file>> writers_of(std::uint32_t node) const;
-  // 0, or -EBADF. `discarded`: -errno of the bytes that the last gclose has discarded, or 0. A
-  // close that returns -EBADF, because another one was first, returns after that one has reported
-  // them and left the version.
-  int close(std::uint64_t handle, int discarded = 0);
-  // Closes all handles. Called when no other thread uses the table.
+  // Returns -EBADF, or 0, or the error of lost bytes. `discarded`: -errno of the bytes that the
+  // last gclose has discarded, or 0. A close that returns -EBADF, because another one was first,
+  // returns after that one has reported them and left the version. A file that may have an untold
+  // error (host_file::mark_untold()) is asked for it, when it has left: at once, or in the next
+  // round if one is under way (sync_rounds). Then an error goes only to the log, and to later calls
+  // of the file. Waits for I/O of this file. Does not throw.
+  // A thread that may not call backend_file::report_close() leaves that to others: to the next
+  // ask_closed().
+  enum class closing { asks, leaves_asking, asks_nothing };
+  int close(std::uint64_t handle, int discarded = 0, closing how = closing::asks);
+  // Asks the files that such threads have closed. Does not throw. Waits for I/O of them.
+  void ask_closed() noexcept;
+  // Whether there are any. Relaxed: a thread that misses one looks again.
+  bool awaits_asking() const { return awaits_asking_.load(std::memory_order_relaxed); }
+  // Closes all handles, and asks nothing. Called when no other thread uses the table.
   void close_all();
 
   // The failures of this table's files.
@@ -170,8 +182,9 @@ class file_table {
     };
     using entries = std::array<entry, 8>;
     std::uint64_t epoch = 0;
-    entries open;     // by handle
-    entries writers;  // by node_name()
+    entries open;      // by handle
+    entries writers;   // by node_name()
+    bool asks = true;  // whether the thread may call backend_file::report_close()
     void clear() { open = {}, writers = {}; }
     static std::size_t place(std::uint64_t name) { return name % std::tuple_size_v<entries>; }
   };
@@ -214,19 +227,28 @@ class file_table {
     return file.file_ == nullptr || file.file_->readable();
   }
 
-  // Before a report of the file's close: find_writer() prefers other writers of the node from now
-  // on, unless the closes of all were reported.
+  // Called after each write through a file. If the file was closed meanwhile, asks whether the
+  // bytes are lost, because no later call would. Returns the error if this thread makes that round,
+  // or 0. `known`: where `through` was looked up.
+  int note_write(const lookups::entry& through, const lookups& known);
+  // Before a request that reports the file's close: marks it (host_file::mark_untold()).
+  // find_writer() prefers other writers of the node from now on, unless the closes of all were
+  // reported.
   void note_close(host_file& file);
+  // Requests a round, which tells whether bytes of a file are lost, and makes rounds if no other
+  // thread does (sync_rounds). Returns the result of the round if this thread has made it, else 0.
+  // `done` gets it in any case. Waits only for I/O of this file.
+  struct round_request {
+    sync_rounds::kind what = sync_rounds::kind::close;
+    sync_rounds::answer done;
+    std::shared_ptr<void> place;    // see sync_rounds::add()
+    std::function<bool()> goes_on;  // asked before each call; if not, the round fails. Empty: yes
+  };
+  // `of`: host_file::writing(). `is_added`: set once `done` will be called, so also if an exception
+  // of the backend leaves this function later.
+  int ask(std::shared_ptr<writing_state> of, round_request r, bool& is_added);
   // As backend_file::report_close(), which needs one more descriptor for a moment.
   int report_close(backend_file& reached);
-  // Makes one call that tells whether written bytes are lost (sync_rounds), through this file's own
-  // backend file `reached`, from reach(). Returns 0 or -errno. An error of a close goes to the log.
-  int ask(host_file& file, const std::shared_ptr<backend_file>& reached, sync_rounds::kind what);
-  // The same through all files that write this file's node: one that was opened late may not be
-  // told of all errors, and the caller may have written through another one. Returns the error of
-  // an earlier call, too. Before each call after the first it asks `goes_on`; if not, returns an
-  // error.
-  int ask_all(host_file& file, sync_rounds::kind what, const std::function<bool()>& goes_on);
 
   // Reads `bytes` bytes, or up to the end of the file or an error. Continues interrupted and short
   // reads. Returns the bytes read, or -errno.
@@ -298,6 +320,10 @@ class file_table {
   int enter(counted_path path, bool no_follow, bool writes, std::atomic<std::uint64_t>* joining,
             std::shared_ptr<backend_file> file, std::uint64_t& handle,
             std::shared_ptr<host_file>& result, unsigned shard);
+  int try_to_enter(counted_path& path, bool no_follow, bool writes,
+                   std::atomic<std::uint64_t>* joining, std::shared_ptr<backend_file>& file,
+                   std::optional<key>& identified, std::uint64_t& handle,
+                   std::shared_ptr<host_file>& result, unsigned shard);
   // Returns the result of `attempt`. If descriptors are lacking (-EMFILE, -ENFILE), makes room and
   // retries, up to attempts_max times.
   int with_room(unsigned first_shard, const std::function<int()>& attempt);
@@ -327,7 +353,22 @@ class file_table {
   bool join(file_version& version, bool writes, std::shared_ptr<writing_state>& spare,
             std::uint32_t& node);
   std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed);
-  void forget_writer(host_file& file);
+  bool is_unsettled(writing_state& state) const;
+  bool has_unsettled(const file_version& version) const;
+  [[nodiscard]] bool forget_writer(host_file& file, bool asks);
+  struct file_to_ask {
+    std::shared_ptr<host_file> file;
+    bool is_closed = false;
+  };
+  std::vector<file_to_ask> files_to_ask(const writing_state& of, sync_rounds::kind what) const;
+  int make_round(writing_state& of, sync_rounds::kind what, const std::function<bool()>& goes_on);
+  int sync(host_file& file);
+  int report(host_file& file, bool again);
+  int report_closed(host_file& file);
+  int ask_closed(const host_file& file) noexcept;
+  bool forget_closed(host_file& file, bool at_once);
+  void give_up(const std::string& path, backend_file& file,
+               const std::optional<key>& identified) noexcept;
   bool make_room(unsigned first_shard);
 
   const std::shared_ptr<backend> io_;
@@ -338,11 +379,14 @@ class file_table {
   std::atomic<std::uint64_t> epoch_{1};       // raised when `lookups` become invalid
   std::array<shard, shard_count> shards_;
   std::array<version_shard, version_shards> versions_;
-  // Files whose close was reported come first. The last one reported is at the front.
-  using writer_list = std::list<std::shared_ptr<host_file>>;
-  mutable std::shared_mutex nodes_mutex_;    // guards the next two; taken last
+  mutable std::shared_mutex nodes_mutex_;    // guards the next three
   std::vector<std::uint32_t> nodes_unused_;  // capacity for all nodes: a close does not allocate
-  std::vector<writer_list> writers_;         // indexed by node
+  // Indexed by node. Files whose close was reported come first. The last one reported is at the
+  // front.
+  std::vector<host_file_list> writers_;
+  // Closed before they were asked whether bytes are lost. The next round of their file does that.
+  host_file_list closed_;
+  std::atomic<bool> awaits_asking_{false};
   const std::uint32_t nodes_max_;
   // Relaxed: each value must only be unique. A mutex orders what passes with a version.
   std::atomic<std::uint64_t> next_version_;

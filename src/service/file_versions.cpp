@@ -43,7 +43,13 @@ bool file_table::join(file_version& version, bool writes, std::shared_ptr<writin
     const std::uint32_t own = version.node != no_node ? version.node : nodes_unused_.back();
     if (version.node == no_node) nodes_unused_.pop_back();
     version.node = own;
-    if (version.writing == nullptr) version.writing = std::move(spare);
+    if (version.writing == nullptr) {
+      // A call under way, or one that is still to come, may take an error of this version, too.
+      const std::shared_ptr<writing_state> last = version.last_writing.lock();
+      version.writing = last != nullptr && is_unsettled(*last) ? last : std::move(spare);
+      version.writing->node = own;
+      version.last_writing = version.writing;
+    }
   }
   node = version.node;
   ++version.sharers;
@@ -64,6 +70,21 @@ std::shared_ptr<writing_state> file_table::leave(file_version& version, const bo
   nodes_unused_.push_back(version.node);
   version.node = no_node;
   return std::move(version.writing);
+}
+
+// Whether calls that tell of lost bytes are under way, or still to come. The caller holds
+// nodes_mutex_.
+bool file_table::is_unsettled(writing_state& state) const {
+  return state.syncs.is_busy() ||
+         std::ranges::any_of(closed_, [&](const std::shared_ptr<host_file>& file) {
+           return file->writing().get() == &state;
+         });
+}
+bool file_table::has_unsettled(const file_version& version) const {
+  const std::shared_ptr<writing_state> last = version.last_writing.lock();
+  if (last == nullptr) return false;
+  const std::shared_lock lock(nodes_mutex_);
+  return is_unsettled(*last);
 }
 
 bool file_table::confirm(std::uint64_t handle) {
@@ -149,7 +170,10 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns,
   const std::lock_guard lock(s.mutex);
   const auto known = s.versions.find(name);
   if (holds(known)) return give(known->second);  // another thread opened it meanwhile
-  if (known != s.versions.end()) note_end_of_changes(*known->second);
+  if (known != s.versions.end()) {
+    note_end_of_changes(*known->second);
+    fresh->last_writing = known->second->last_writing;
+  }
   fresh->left_at = known != s.versions.end() ? known->second->left_at : s.forgotten_left_at;
   if (departures < fresh->left_at) return -EAGAIN;
   fresh->was_written = writes;
@@ -173,7 +197,7 @@ int file_table::version_of(const file_identity& identity, std::int64_t seen_ns,
     for (auto at = forgotten.begin(); at != forgotten.end();) {
       const auto next = std::next(at);
       if (at->second->writers == 0) note_end_of_changes(*at->second);
-      if (at->second->writers != 0 || at->second->left_changes)
+      if (at->second->writers != 0 || at->second->left_changes || has_unsettled(*at->second))
         s.versions.insert(forgotten.extract(at));
       else s.forgotten_left_at = std::max(s.forgotten_left_at, at->second->left_at);
       at = next;

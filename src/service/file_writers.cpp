@@ -5,24 +5,59 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "base/uninterrupted.hpp"
 #include "service/file_table.hpp"
 
 namespace gpufs {
+namespace {
 
-// Called before the file leaves its node.
-void file_table::forget_writer(host_file& file) {
+// Whether the result of a report of a close says that bytes are lost, and not that the backend
+// could not ask (backend_file::report_close()).
+bool is_loss(int status) {
+  return status < 0 && status != -EAGAIN && status != -EMFILE && status != -ENFILE;
+}
+
+}  // namespace
+
+// Called before the file leaves its node. `asks`: whether a file that may have an untold error is
+// kept in `closed_`. Returns whether it is.
+bool file_table::forget_writer(host_file& file, bool asks) {
+  bool is_kept = false;
+  epoch_.fetch_add(1);  // before the mark is loaded: see note_write()
   {
-    writer_list one;  // destroyed after the mutex is released
+    host_file_list one;  // destroyed after the mutex is released
     const std::lock_guard lock(nodes_mutex_);
-    // No search: a kernel may open one file as often as there are handles.
-    if (file.is_writer_) one.splice(one.end(), writers_[file.node()], file.place_);
+    if (file.is_writer_) {
+      is_kept = file.is_kept_ = asks && file.untold_.load();
+      // No search: a kernel may open one file as often as there are handles.
+      host_file_list& to = is_kept ? closed_ : one;
+      to.splice(to.end(), writers_[file.node()], file.place_);
+    }
     file.is_writer_ = false;
   }
-  epoch_.fetch_add(1);  // sequentially consistent: see is_written_through()
+  // After the file has left its node: a thread may have looked it up meanwhile. Sequentially
+  // consistent: see is_written_through().
+  epoch_.fetch_add(1);
+  return is_kept;
+}
+
+// Called when a file of `closed_` was asked. Returns false if a write that ended meanwhile has
+// marked it again: then it must be asked again, unless `at_once`.
+bool file_table::forget_closed(host_file& file, bool at_once) {
+  host_file_list one;                  // destroyed after the mutexes are released
+  std::shared_ptr<backend_file> last;  // likewise
+  const std::lock_guard lock(nodes_mutex_);
+  if (!at_once && file.untold_.load()) return false;
+  one.splice(one.end(), closed_, file.place_);
+  file.is_kept_ = false;
+  const std::lock_guard own(file.mutex_);
+  last.swap(file.file_);
+  return true;
 }
 
 std::shared_ptr<host_file> file_table::find_writer(std::uint64_t name) const {
@@ -35,30 +70,151 @@ std::shared_ptr<host_file> file_table::find_writer(std::uint64_t name) const {
 
 std::vector<std::shared_ptr<host_file>> file_table::writers() const {
   const std::shared_lock lock(nodes_mutex_);
-  std::vector<std::shared_ptr<host_file>> all;
+  std::vector<std::shared_ptr<host_file>> all(closed_.begin(), closed_.end());
   for (const auto& files : writers_) all.insert(all.end(), files.begin(), files.end());
   return all;
 }
 
-std::vector<std::shared_ptr<host_file>> file_table::writers_of(std::uint32_t node) const {
-  const std::shared_lock lock(nodes_mutex_);
-  return node < writers_.size() ? std::vector(writers_[node].begin(), writers_[node].end())
-                                : std::vector<std::shared_ptr<host_file>>();
+int file_table::note_write(const lookups::entry& through, const lookups& known) {
+  host_file& file = *through.file;
+  file.mark_untold();
+  // Sequentially consistent: either the close sees the mark and asks, or this thread sees the
+  // epoch that was raised before.
+  if (known.epoch == epoch_.load()) return 0;
+  host_file_list one{through.file};
+  {
+    const std::lock_guard lock(nodes_mutex_);
+    if (file.is_writer_ || file.is_kept_) return 0;
+    file.is_kept_ = true;
+    file.place_ = one.begin();
+    closed_.splice(closed_.end(), one);
+    const std::lock_guard own(file.mutex_);
+    file.file_ = through.reached;
+  }
+  return ask_closed(file);
 }
 
 void file_table::note_close(host_file& file) {
   {
     const std::lock_guard lock(nodes_mutex_);
     if (file.is_writer_) {
-      writer_list& files = writers_[file.node()];
+      host_file_list& files = writers_[file.node()];
       files.splice(files.begin(), files, file.place_);
     }
-    // Sequentially consistent, and before the report. A writer loads it after its write. So either
-    // the report comes after that write, or the writer reports again.
-    file.is_close_reported_ = true;
+    file.mark_untold();
   }
   // Threads that remember this file as the node's writer look it up again.
   epoch_.fetch_add(1, std::memory_order_release);
+}
+
+int file_table::ask(std::shared_ptr<writing_state> of, round_request r, bool& is_added) {
+  const bool makes = of->syncs.add(r.what, std::move(r.done), std::move(r.place));
+  is_added = true;
+  if (!makes) return 0;
+  return of->syncs.make([&](sync_rounds::kind what) { return make_round(*of, what, r.goes_on); });
+}
+
+// Makes one round. A request may concern bytes that were written through any of the files, and one
+// that was opened late may not be told of all errors. So a sync goes through all of them, and the
+// report of a close through those that may have an untold error. Returns the first error, also of
+// an earlier round.
+int file_table::make_round(writing_state& of, sync_rounds::kind what,
+                           const std::function<bool()>& goes_on) {
+  int status = 0;
+  for (const file_to_ask& one : files_to_ask(of, what)) {
+    if (goes_on && !goes_on()) return status != 0 ? status : -EIO;
+    const int result = one.is_closed                      ? report_closed(*one.file)
+                       : what == sync_rounds::kind::close ? report(*one.file, true)
+                                                          : sync(*one.file);
+    if (status == 0) status = result;
+  }
+  return status != 0 ? status : of.syncs.error();
+}
+
+std::vector<file_table::file_to_ask> file_table::files_to_ask(const writing_state& of,
+                                                              sync_rounds::kind what) const {
+  const auto is_of = [&](const std::shared_ptr<host_file>& file) {
+    return file->writing().get() == &of;
+  };
+  std::vector<file_to_ask> found;
+  unsigned marked = 0;
+  const std::shared_lock lock(nodes_mutex_);
+  for (const std::shared_ptr<host_file>& file : closed_) {
+    if (!is_of(file)) continue;
+    found.push_back({file, true});
+    if (file->untold_.load()) ++marked;
+  }
+  // The node may have another file by now.
+  if (of.node >= writers_.size() || writers_[of.node].empty() || !is_of(writers_[of.node].front()))
+    return found;
+  const host_file_list& all = writers_[of.node];
+  if (what == sync_rounds::kind::sync) {
+    for (const std::shared_ptr<host_file>& file : all) found.push_back({file});
+    return found;
+  }
+  // From both ends: the file that is about to be closed is at the front, and the one through which
+  // bytes are written at the back. So as many closes as there are files take no square of the time.
+  const auto look_at = [&](const std::shared_ptr<host_file>& file) {
+    if (!file->untold_.load()) return;
+    found.push_back({file});
+    ++marked;
+  };
+  // A file is counted before it is marked. So a mark that comes meanwhile hides no earlier one.
+  const auto are_more = [&] { return marked < of.untold.load(); };
+  auto front = all.begin();
+  auto back = all.end();
+  while (front != back && are_more()) {
+    look_at(*front++);
+    if (front != back && are_more()) look_at(*--back);
+  }
+  return found;
+}
+
+// Returns 0 or -errno. A file that was closed meanwhile has nothing to tell: it was not marked.
+int file_table::sync(host_file& file) {
+  std::shared_ptr<backend_file> reached;
+  if (const int status = reach(file, reached); status < 0) return status == -EBADF ? 0 : status;
+  const int status = uninterrupted([&] { return std::min(reached->sync(), 0); });
+  file.writing()->syncs.note_error(status);
+  return status;
+}
+
+// As sync(), for a report of the file's close. Adds an error to the log. `again`: if the backend
+// cannot ask now, the next round does.
+int file_table::report(host_file& file, bool again) {
+  int status = -EIO;  // that of an exception
+  try {
+    // Reached before the mark is taken: a close that finds no mark does not keep the file.
+    std::shared_ptr<backend_file> reached;
+    status = reach(file, reached);
+    if (status == -EBADF || (status == 0 && !file.take_untold())) return 0;
+    if (status == 0) {
+      status = -EIO;
+      status = report_close(*reached);
+    }
+  } catch (...) {
+    errors_.add(file.path(), -EIO, file_operation::close);
+    throw;
+  }
+  if (status == 0) return 0;
+  errors_.add(file.path(), status, file_operation::close);
+  if (is_loss(status)) file.writing()->syncs.note_error(status);
+  else if (again) file.mark_untold();
+  return status;
+}
+
+int file_table::report_closed(host_file& file) {
+  int status = 0;
+  try {
+    do {
+      const int result = report(file, false);
+      if (status == 0) status = result;
+    } while (!forget_closed(file, false));
+  } catch (...) {
+    (void)forget_closed(file, true);
+    throw;
+  }
+  return status;
 }
 
 int file_table::report_close(backend_file& reached) {
@@ -68,47 +224,61 @@ int file_table::report_close(backend_file& reached) {
   });
 }
 
-int file_table::ask(host_file& file, const std::shared_ptr<backend_file>& reached,
-                    sync_rounds::kind what) {
-  return file.writing().syncs.run(what, reached.get(), [&] {
-    if (what == sync_rounds::kind::sync)
-      return uninterrupted([&] { return std::min(reached->sync(), 0); });
-    // Loaded before the report, which may miss later writes. Rounds come one after another, so
-    // nobody stores a smaller number later.
-    const std::uint64_t writes = file.writes_made_.load();
-    if (what == sync_rounds::kind::close_if_written && writes == file.writes_reported_.load())
-      return 0;
-    int status = -EIO;
-    try {
-      status = report_close(*reached);
-    } catch (...) {
-      errors_.add(file.path(), status, file_operation::close);
-      throw;
-    }
-    file.writes_reported_.store(writes);
-    if (status < 0) errors_.add(file.path(), status, file_operation::close);
-    return status;
-  });
+// After forget_writer() has kept the file. Returns 0, or the error if this thread makes the round.
+int file_table::ask_closed(const host_file& file) noexcept {
+  try {
+    bool is_added = false;
+    return ask(file.writing(), {}, is_added);
+  } catch (...) {
+    return -EIO;  // a backend is the user's and may throw any type
+  }
 }
 
-int file_table::ask_all(host_file& file, sync_rounds::kind what,
-                        const std::function<bool()>& goes_on) {
-  int status = 0;
-  const auto ask_one = [&](host_file& one, sync_rounds::kind how) {
-    std::shared_ptr<backend_file> reached;
-    int result = reach(one, reached);
-    // Another one that is being closed is no writer any more: its close was reported before.
-    if (result == -EBADF && &one != &file) return;
-    if (result == 0) result = ask(one, reached, how);
-    if (status == 0) status = result;
-  };
-  ask_one(file, what);
-  for (const std::shared_ptr<host_file>& other : writers_of(file.node())) {
-    if (other.get() == &file) continue;
-    if (!goes_on()) return status != 0 ? status : -EIO;
-    ask_one(*other, what == sync_rounds::kind::close ? sync_rounds::kind::close_if_written : what);
+void file_table::ask_closed() noexcept {
+  if (!awaits_asking() || !awaits_asking_.exchange(false)) return;
+  try {
+    std::vector<std::shared_ptr<host_file>> files;
+    {
+      const std::shared_lock lock(nodes_mutex_);
+      files.assign(closed_.begin(), closed_.end());
+    }
+    for (const std::shared_ptr<host_file>& file : files) (void)ask_closed(*file);
+  } catch (const std::bad_alloc&) {
+    awaits_asking_ = true;
   }
-  return status != 0 ? status : file.writing().syncs.error();
+}
+
+// Called when an opened file could not become one of the service. Its open or its close may take an
+// error of bytes that were written through other files, which then tell of it.
+void file_table::give_up(const std::string& path, backend_file& file,
+                         const std::optional<key>& identified) noexcept {
+  try {
+    int status = -EIO;
+    try {
+      status = report_close(file);
+    } catch (...) {
+      // A backend is the user's and may throw any type.
+    }
+    if (status == 0) return;
+    errors_.add(path, status, file_operation::close);
+    if (!is_loss(status)) return;
+    if (!identified) {
+      // It may be any file.
+      for (const std::shared_ptr<host_file>& writer : writers())
+        writer->writing()->syncs.note_error(status);
+      return;
+    }
+    std::shared_ptr<writing_state> state;
+    {
+      version_shard& s = versions_[shard_of_version(*identified)];
+      const std::lock_guard lock(s.mutex);
+      const auto known = s.versions.find(*identified);
+      if (known != s.versions.end()) state = known->second->last_writing.lock();
+    }
+    if (state != nullptr) state->syncs.note_error(status);
+  } catch (const std::bad_alloc&) {
+    // No memory: the log has the error.
+  }
 }
 
 }  // namespace gpufs

@@ -18,11 +18,20 @@
 namespace gpufs {
 
 class extent_set;  // service/extents.hpp
+class host_file;
 
-// The state that a version's open files share while it is open for writing. Thread-safe.
+using host_file_list = std::list<std::shared_ptr<host_file>>;
+
+// The state that a version's open files share while it is open for writing. Thread-safe, except for
+// the field that a mutex guards.
 struct writing_state {
   write_permits permits;
   sync_rounds syncs;
+  // How many of these files may have an untold error (host_file::mark_untold()). Sequentially
+  // consistent. Never too low.
+  std::atomic<unsigned> untold{0};
+  std::uint32_t node = no_node;  // of the version that got this state last; guarded by
+                                 // file_table::nodes_mutex_
 };
 
 // One state of one file, shared by all its opens. The table remembers many versions without an open
@@ -40,12 +49,14 @@ class file_version {
   // it.
   std::atomic<std::uint64_t> emptied_by{0};
 
-  // The next seven: for a version that is, or was, open for writing. Guarded by the mutex of the
+  // The next eight: for a version that is, or was, open for writing. Guarded by the mutex of the
   // version's shard (file_table).
   std::uint32_t node = no_node;            // its state on the device; no_node when no file uses it
   std::shared_ptr<writing_state> writing;  // set while the version has a node
-  unsigned sharers = 0;                    // open files that use the node
-  unsigned writers = 0;                    // those of them that write and are confirmed
+  // The latest one of this version, or of the file's versions before it.
+  std::weak_ptr<writing_state> last_writing;
+  unsigned sharers = 0;  // open files that use the node
+  unsigned writers = 0;  // those of them that write and are confirmed
   bool was_written = false;
   // When the last confirmed writer left: a number of file_table::departures_. 0: none has left.
   std::uint64_t left_at = 0;
@@ -108,16 +119,19 @@ class host_file {
   bool writes() const { return writes_; }
   bool is_fresh() const { return is_fresh_; }
   bool joined() const { return joined_; }
-  // Whether its close was reported. An error of a later write through this file would reach no
-  // caller.
-  bool is_close_reported() const { return is_close_reported_; }
-  // Called after each write through this file.
-  void note_write() { writes_made_.fetch_add(1); }
+  // A report of this file's close may tell of an error that no call was told: the next round of the
+  // file asks for it. So after each write through this file, and from its open on, because an open
+  // can take an error of earlier writes. Only for a file that writes.
+  void mark_untold() {
+    if (untold_.load()) return;
+    writing_->untold.fetch_add(1);  // first, because others see the mark and go on
+    if (untold_.exchange(true)) writing_->untold.fetch_sub(1);
+  }
   std::uint32_t node() const { return node_; }
   file_version& version() const { return *version_; }
   const std::shared_ptr<file_version>& shared_version() const { return version_; }
   // Only for a file that uses a node.
-  writing_state& writing() const { return *writing_; }
+  const std::shared_ptr<writing_state>& writing() const { return writing_; }
   // Null for a file that uses no node.
   std::shared_ptr<write_permits> permits() const {
     return writing_ != nullptr ? std::shared_ptr<write_permits>(writing_, &writing_->permits)
@@ -145,13 +159,19 @@ class host_file {
   const std::shared_ptr<file_version> version_;
   // The version's state, kept while the file uses the node.
   const std::shared_ptr<writing_state> writing_;
-  // Its place among the writers of its node. Guarded by file_table::nodes_mutex_.
-  std::list<std::shared_ptr<host_file>>::iterator place_;
+  // Removes the mark. Returns whether there was one.
+  bool take_untold() {
+    if (!untold_.load() || !untold_.exchange(false)) return false;
+    writing_->untold.fetch_sub(1);
+    return true;
+  }
+  // Its place among the writers of its node, or among the closed files that were not asked. Guarded
+  // by file_table::nodes_mutex_.
+  host_file_list::iterator place_;
   bool is_writer_ = false;
-  std::atomic<bool> is_close_reported_{false};
-  std::atomic<std::uint64_t> writes_made_{0};
-  std::atomic<std::uint64_t> writes_reported_{0};  // of them before the last report of the close
-  std::mutex mutex_;                               // guards file_ and used_
+  bool is_kept_ = false;
+  std::atomic<bool> untold_{false};  // sequentially consistent; see mark_untold()
+  std::mutex mutex_;                 // guards file_ and used_
   std::shared_ptr<backend_file> file_;
   bool used_ = true;              // used since make_room() last passed it (CLOCK)
   std::atomic<bool> open_{true};  // file_ is not null; a hint that is read without the mutex

@@ -74,15 +74,15 @@ std::int32_t request_server::serve(const request& r, std::uint32_t slot, std::ui
     case request_code::read: return serve_read(r, slot, known);
     case request_code::bulk: return serve_bulk(r, slot, sequence, worker, known);
     case request_code::close:
-    case request_code::close_written: return serve_close(r);
-    case request_code::send: break;
+    case request_code::close_written: return serve_close(r, known);
+    case request_code::send:
+    case request_code::sync:
+    case request_code::report_close: break;  // the service calls other functions for them
     case request_code::write: return serve_write(r, slot, known);
     case request_code::truncate: return serve_truncate(r, known);
-    case request_code::sync: return serve_sync(r, known);
     case request_code::emptied: return serve_emptied(r, known);
     case request_code::unlink:
     case request_code::rename: return serve_paths(r, slot, sequence);
-    case request_code::report_close: return serve_report_close(r, known);
   }
   return -ENOSYS;
 }
@@ -131,8 +131,10 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
     opened = {};
     status = files_.open_again(handle, file, changes ? &in_hand->joined : nullptr);
     // A file that is only read may have lost its descriptor, and its path may lead elsewhere.
-    if (status == -ESTALE && !changes)
-      status = files_.open(std::move(path), how.no_follow, handle, file, opener);
+    if (status == -ESTALE) {
+      status = changes ? open_to_change()
+                       : files_.open(std::move(path), how.no_follow, handle, file, opener);
+    }
   } else if (changes) {
     status = open_to_change();
   } else {
@@ -146,7 +148,7 @@ std::int32_t request_server::serve_open(const request& r, std::uint32_t slot,
     if (!changes && file->node() == no_node) delivered = deliver(*file, r.offset, slot);
     unreadable = changes && how.write && !files_.is_readable(*file);
   } catch (...) {
-    (void)close(handle);  // opened above; the caller gets no handle
+    (void)files_.close(handle);  // opened above; the caller gets no handle
     throw;
   }
   reply_record& reply = channel_.reply(slot);
@@ -238,13 +240,8 @@ std::int32_t request_server::serve_write(const request& r, std::uint32_t slot,
   const std::int64_t written =
       file_table::write(*file->reached, data, bytes, r.offset, masked ? mask.data() : nullptr,
                         [&] { return !stopping_; });
-  file->file->note_write();
-  file->file->writing().permits.write_together(file->reached->writes_together());
-  // Its close may have been reported before these bytes were written. Then report it again.
-  if (written > 0 && file->file->is_close_reported()) {
-    const int reported = files_.ask(*file->file, file->reached, sync_rounds::kind::close);
-    if (reported < 0) return reported;
-  }
+  file->file->writing()->permits.write_together(file->reached->writes_together());
+  if (const int lost = files_.note_write(*file, known); lost < 0) return lost;
   return static_cast<std::int32_t>(written);
 }
 
@@ -274,40 +271,31 @@ std::int32_t request_server::serve_emptied(const request& r, file_table::lookups
   return 0;
 }
 
-std::int32_t request_server::serve_sync(const request& r, file_table::lookups& known) {
+int request_server::ask(const request& r, file_table::lookups& known, sync_rounds::answer done,
+                        std::shared_ptr<void> place, bool& is_added) {
+  if (files_.is_read_only()) return -EROFS;
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  return files_.ask_all(*file->file, sync_rounds::kind::sync, [&] { return !stopping_; });
+  file_table::round_request wanted{sync_rounds::kind::close, std::move(done), std::move(place),
+                                   [this] { return !stopping_; }};
+  if (r.code == request_code::report_close) {
+    files_.note_close(*file->file);
+  } else {
+    wanted.what = sync_rounds::kind::sync;
+    // A round makes no sync through a file that was closed meanwhile.
+    wanted.done = [this, handle = r.handle, told = std::move(wanted.done)](int status) {
+      told(status == 0 && files_.find(handle) == nullptr ? -EBADF : status);
+    };
+  }
+  (void)files_.ask(file->file->writing(), std::move(wanted), is_added);
+  return 0;
 }
 
 // For a file opened for writing, `offset` is the errno of discarded bytes, or 0.
-std::int32_t request_server::serve_close(const request& r) {
+std::int32_t request_server::serve_close(const request& r, const file_table::lookups& known) {
   GPUFS_SCHEDULE_POINT("service.close");
-  return close(r.handle, r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO);
-}
-
-int request_server::close(std::uint64_t handle, int discarded) {
-  int reported = 0;
-  const std::shared_ptr<host_file> file = files_.is_read_only() ? nullptr : files_.find(handle);
-  if (file != nullptr && file->writes() && !file->is_close_reported()) {
-    try {
-      std::shared_ptr<backend_file> reached;
-      reported = files_.reach(*file, reached);
-      files_.note_close(*file);
-      if (reported == 0) reported = files_.ask(*file, reached, sync_rounds::kind::close);
-    } catch (...) {
-      reported = -EIO;  // a backend is the user's and may throw any type
-    }
-  }
-  const int closed = files_.close(handle, discarded);
-  return closed < 0 ? closed : reported;
-}
-
-std::int32_t request_server::serve_report_close(const request& r, file_table::lookups& known) {
-  file_table::lookups::entry* file = nullptr;
-  if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  files_.note_close(*file->file);
-  return files_.ask_all(*file->file, sync_rounds::kind::close, [&] { return !stopping_; });
+  return files_.close(r.handle, r.offset <= 4095 ? -static_cast<int>(r.offset) : -EIO,
+                      known.asks ? file_table::closing::asks : file_table::closing::leaves_asking);
 }
 
 std::int32_t request_server::serve_paths(const request& r, std::uint32_t slot,

@@ -63,11 +63,11 @@ class request_server {
   using opens_in_hand = std::array<open_in_hand, limits::workers_max>;
   const opens_in_hand& opens() const { return opens_; }  // by worker
   void done_with_open(unsigned worker) { opens_[worker].joined.store(0); }
-  // As file_table::close(). But no file is closed before its close was reported, because the bytes
-  // of other descriptors may have been written through it. An error of that report goes to the log
-  // and to the next group that syncs or closes the file. Returns it, if the close succeeds. Waits
-  // for I/O then. Does not throw.
-  int close(std::uint64_t handle, int discarded = 0);
+  // Serves a sync, or the report of a close (file_table::ask()). Returns -errno, or 0 when `done`
+  // was called or will be called, perhaps by another thread. Then `is_added` is set, also if an
+  // exception of the backend leaves this function. Waits for I/O of this file only.
+  int ask(const request& r, file_table::lookups& known, sync_rounds::answer done,
+          std::shared_ptr<void> place, bool& is_added);
   // Records the failure of a write or sync in file_table::errors(), for the host, if the file is
   // open for writing.
   void log_error(const request& r, std::int32_t status) noexcept;
@@ -91,9 +91,7 @@ class request_server {
   std::int32_t serve_write(const request& r, std::uint32_t slot, file_table::lookups& known);
   std::int32_t serve_truncate(const request& r, file_table::lookups& known);
   std::int32_t serve_emptied(const request& r, file_table::lookups& known);
-  std::int32_t serve_sync(const request& r, file_table::lookups& known);
-  std::int32_t serve_close(const request& r);
-  std::int32_t serve_report_close(const request& r, file_table::lookups& known);
+  std::int32_t serve_close(const request& r, const file_table::lookups& known);
   std::int32_t serve_paths(const request& r, std::uint32_t slot, std::uint32_t sequence);
   // Returns a function: whether the caller of a request that changes files has withdrawn it.
   // Relaxed: the caller's next request came by a bell, whose acquire orders the withdrawal before

@@ -20,33 +20,6 @@ constexpr std::uint64_t expecting_ns = 5'000'000;
 // After this time of slow answers a thread scans all slots, because another thread may hang.
 constexpr std::uint64_t everywhere_after_ns = 20'000'000;
 
-// One of the `places` of threads that sync, while this object lives. One thread is left for other
-// requests, because a sync may take as long as its disk takes. So may the report of a close that
-// waits for a sync of its file.
-// `places` 0: needs none. Relaxed: the count orders no other memory.
-class sync_place {
- public:
-  sync_place(std::atomic<unsigned>& taken, unsigned places) {
-    if (places == 0) return;
-    if (taken.fetch_add(1, std::memory_order_relaxed) < places) {
-      of_ = &taken;
-    } else {
-      taken.fetch_sub(1, std::memory_order_relaxed);
-      may_sync_ = false;
-    }
-  }
-  ~sync_place() {
-    if (of_ != nullptr) of_->fetch_sub(1, std::memory_order_relaxed);
-  }
-  sync_place(const sync_place&) = delete;
-  sync_place& operator=(const sync_place&) = delete;
-  explicit operator bool() const { return may_sync_; }
-
- private:
-  std::atomic<unsigned>* of_ = nullptr;
-  bool may_sync_ = true;
-};
-
 }  // namespace
 
 service::service(device& d, const channel_view& channel, const channel_view& device_view,
@@ -145,6 +118,7 @@ void service::work(service_duty duty, unsigned worker) {
       supervisor_wake_.notify_all();
     }
     file_table::lookups known;
+    known.asks = stay == nullptr;
     std::uint64_t last = now();
     unsigned empty_rounds = 0;
     std::uint64_t everywhere_ns = last;
@@ -161,6 +135,8 @@ void service::work(service_duty duty, unsigned worker) {
       const std::uint64_t before = count_of(duty, worker).by_device;
       const tally done = scan(duty, worker, everywhere, known);
       files_.close_handed();
+      if (duty == service_duty::work) files_.ask_closed();
+      else if (files_.awaits_asking()) call_anyone(service_duty::work);
       empty_rounds = done.answered != 0 ? 0 : empty_rounds + 1;
       if (done.answered != 0) {
         last = now();
@@ -292,11 +268,13 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
         done.busy = r.handle;
         continue;
       }
-      const sync_place place(
-          syncing_, there && options_.workers > 1 && waits_for_disk(r) ? options_.workers - 1 : 0);
-      if (!place) {
-        ++done.passed_over;
-        continue;
+      std::shared_ptr<void> place;
+      if (there && r.code == request_code::sync && options_.workers > 1) {
+        place = take_sync_place();
+        if (place == nullptr) {
+          ++done.passed_over;
+          continue;
+        }
       }
       if (!there || !served_[bells[i].slot].compare_exchange_strong(seen, bells[i].sequence,
                                                                     std::memory_order_acq_rel))
@@ -307,18 +285,27 @@ void service::scan_range(service_duty duty, std::uint32_t first, std::uint32_t l
         wake_sleepers(duty, 1);
       }
       if (permit.is_behind_another()) requests_.prefetch(r, bells[i].slot);
-      answer(duty, bells[i].slot, bells[i].sequence, r, worker, known);
+      answer(duty, bells[i].slot, bells[i].sequence, r, worker, known, std::move(place));
       ++done.answered;
       if (r.code == request_code::write) ++done.written;
     }
   }
 }
 
-// Whether the request's answer may take as long as a sync.
-bool service::waits_for_disk(const request& r) const {
-  if (r.code != request_code::report_close) return r.code == request_code::sync;
-  const std::shared_ptr<host_file> file = files_.find(r.handle);
-  return file != nullptr && file->writes() && file->writing().syncs.is_busy();
+// A place among the threads that sync, until the result is destroyed. Null: there is none, or no
+// memory. One thread is left for other requests, because a sync may take as long as its disk takes.
+// Only the thread that makes a file's rounds needs one, however many requests wait for them.
+// Relaxed: the count orders no other memory.
+std::shared_ptr<void> service::take_sync_place() {
+  if (syncing_.fetch_add(1, std::memory_order_relaxed) < options_.workers - 1) {
+    try {
+      return {this, [this](void*) { syncing_.fetch_sub(1, std::memory_order_relaxed); }};
+    } catch (const std::bad_alloc&) {
+      return nullptr;  // the deleter was called
+    }
+  }
+  syncing_.fetch_sub(1, std::memory_order_relaxed);
+  return nullptr;
 }
 
 // Takes a permit to write the request's file. False when other threads hold all permits. When no

@@ -152,8 +152,11 @@ class service {
   bool rung(std::uint32_t slot, pending_request& bell) const;
   bool begin(std::uint32_t slot, std::uint32_t sequence, const request& r) const;
   // `duty`, `worker`: the calling thread. Called after the thread has claimed the request.
+  // `place`: for a sync; see sync_rounds::add().
   void answer(service_duty duty, std::uint32_t slot, std::uint32_t sequence, const request& r,
-              unsigned worker, file_table::lookups& known);
+              unsigned worker, file_table::lookups& known, std::shared_ptr<void> place);
+  void store_reply(std::uint32_t slot, std::uint32_t sequence, const request& r,
+                   std::optional<timeline_event> event, std::int32_t result, bool of_open);
   std::int32_t serve(service_duty duty, std::uint32_t slot, std::uint32_t sequence,
                      const request& r, unsigned worker, file_table::lookups& known,
                      request_server::opened_file& opened);
@@ -165,7 +168,10 @@ class service {
                    const std::optional<timeline_event>& event);
   timeline_event describe(service_duty duty, const request& r, std::uint32_t slot,
                           unsigned worker) const;
-  bool waits_for_disk(const request& r) const;
+  static bool is_for_rounds(request_code code) {
+    return code == request_code::sync || code == request_code::report_close;
+  }
+  std::shared_ptr<void> take_sync_place();
   bool take_permit(const request& write, unsigned worker, const file_table::lookups& known,
                    write_permit& permit) const;
   // The futex words on which this pool sleeps. The pool comes from `options_`, never from the
@@ -185,7 +191,7 @@ class service {
   sink_table& sinks_;
   timeline& timeline_;
   const service_options options_;
-  std::atomic<unsigned> syncing_{0};  // threads that sync; see sync_place
+  std::atomic<unsigned> syncing_{0};  // threads that sync; see take_sync_place()
   // Per slot: the sequence of the last request that a thread claimed.
   std::vector<std::atomic<std::uint32_t>> served_;
   // One entry for each worker, then each opener, then each copier. Each entry has its own cache

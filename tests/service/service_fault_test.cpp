@@ -416,8 +416,13 @@ TEST_F(service_faults, the_end_of_the_service_ends_those_who_wait) {
   EXPECT_EQ(rig.read(handle, 0, 10).result, -EIO);
 }
 
-// What the report has said is not true of bytes that come after it.
-TEST(reported_close, a_write_that_ends_after_the_report_is_followed_by_a_report_of_its_own) {
+// What the report has said is not true of bytes that come after it. If the file is closed by then,
+// the write itself tells.
+class reported_close : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(file, reported_close, ::testing::Bool(),
+                         [](const auto& i) { return i.param ? "closed" : "open"; });
+
+TEST_P(reported_close, a_write_that_ends_after_the_report_is_followed_by_a_report_of_its_own) {
   const auto memory = std::make_shared<memory_backend>();
   const auto io = std::make_shared<fault_backend>(memory);
   memory->write("a", "content");
@@ -433,11 +438,17 @@ TEST(reported_close, a_write_that_ends_after_the_report_is_followed_by_a_report_
   EXPECT_TRUE(eventually([&] { return writes.load(); }));
   EXPECT_EQ(rig.call({request_code::report_close, file.handle, 0, 0}).result, 0);
   EXPECT_EQ(io->calls(operation::close), 1u);
+  const request close{request_code::close_written, file.handle, 0, 0};
+  if (GetParam()) {
+    EXPECT_EQ(rig.call(close).result, 0);
+  }
   io->add({.on = operation::close, .error_number = EDQUOT});
   go_on = true;
   writer.join();
-  EXPECT_EQ(written, -EDQUOT);
+  EXPECT_EQ(written, GetParam() ? -EDQUOT : 4);
+  EXPECT_EQ(rig.call(close).result, GetParam() ? -EBADF : -EDQUOT);
   EXPECT_EQ(io->calls(operation::close), 2u);
+  EXPECT_EQ(memory->open_now(), 0u);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Syncs of one file: which callers share one, and who is told that it failed.
+// Rounds of one file's syncs: which requests share one, who makes it, and who is told of a failure.
 #include <errno.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -59,79 +59,138 @@ class linux_file {
 
 using kind = sync_rounds::kind;
 
-constexpr const void* descriptor = nullptr;  // where one is enough
+constexpr int none = 1;  // no answer yet
+
+// Adds a request that stores its answer.
+bool add(sync_rounds& rounds, kind what, std::atomic<int>& told,
+         std::shared_ptr<void> place = nullptr) {
+  return rounds.add(what, [&told](int status) { told = status; }, std::move(place));
+}
 
 TEST(sync_rounds_test, the_first_failure_is_remembered) {
-  sync_rounds syncs;
-  const auto goes_well = [] { return 0; };
-  EXPECT_EQ(syncs.run(kind::sync, descriptor, goes_well), 0);
-  EXPECT_EQ(syncs.error(), 0);
-  EXPECT_EQ(syncs.run(kind::close, descriptor, [] { return -EIO; }), -EIO);
-  EXPECT_EQ(syncs.run(kind::sync, descriptor, [] { return -ENOSPC; }), -ENOSPC) << "its own";
-  EXPECT_EQ(syncs.run(kind::sync, descriptor, goes_well), 0);
-  EXPECT_EQ(syncs.error(), -EIO);
+  sync_rounds rounds;
+  EXPECT_EQ(rounds.error(), 0);
+  for (const int status : {0, -EIO, -ENOSPC, 0}) rounds.note_error(status);
+  EXPECT_EQ(rounds.error(), -EIO);
 }
 
-TEST(sync_rounds_test, a_sync_that_throws_has_failed) {
-  sync_rounds syncs;
-  EXPECT_THROW(
-      (void)syncs.run(kind::sync, descriptor, []() -> int { throw std::runtime_error("no sync"); }),
-      std::runtime_error);
-  EXPECT_FALSE(syncs.is_busy());
-  EXPECT_EQ(syncs.run(kind::sync, descriptor, [] { return 0; }), 0);
-  EXPECT_EQ(syncs.error(), -EIO);
+TEST(sync_rounds_test, the_result_goes_to_who_asked_and_to_who_made_it) {
+  sync_rounds rounds;
+  for (const int status : {0, -EDQUOT}) {
+    std::atomic<int> told{none};
+    ASSERT_TRUE(add(rounds, kind::sync, told));
+    EXPECT_EQ(rounds.make([&](kind) { return status; }), status);
+    EXPECT_EQ(told, status);
+  }
+  ASSERT_TRUE(rounds.add(kind::close, nullptr)) << "nobody wants to know";
+  EXPECT_EQ(rounds.make([](kind) { return -EIO; }), -EIO);
 }
 
-// A report of a close asks more than a sync, and waits for less.
-TEST(sync_rounds_test, a_call_of_one_kind_speaks_for_no_other_kind) {
-  sync_rounds syncs;
-  std::atomic<unsigned> made{0};
-  std::atomic<bool> runs{false}, may_end{false};
-  std::vector<std::thread> threads;
-  threads.emplace_back([&] {
-    (void)syncs.run(kind::sync, descriptor, [&] {
-      runs = true;
-      while (!may_end) std::this_thread::yield();
-      return 0;
-    });
+// Requests that come while a round runs wait for no thread, and share one that begins later.
+TEST(sync_rounds_test, who_makes_a_round_makes_all_that_were_asked_for_meanwhile) {
+  sync_rounds rounds;
+  std::atomic<int> first{none}, syncs[2] = {none, none}, closes[2] = {none, none};
+  ASSERT_TRUE(add(rounds, kind::sync, first));
+  std::vector<kind> made;
+  EXPECT_EQ(rounds.make([&](kind what) {
+    made.push_back(what);
+    if (made.size() == 1) {
+      for (const std::size_t i : {0u, 1u}) {
+        EXPECT_FALSE(add(rounds, kind::close, closes[i]));
+        EXPECT_FALSE(add(rounds, kind::sync, syncs[i]));
+      }
+      return -EIO;
+    }
+    EXPECT_EQ(first, -EIO) << "told as soon as its round had ended";
+    EXPECT_TRUE(rounds.is_busy());
+    return what == kind::sync ? -ENOSPC : 0;
+  }),
+            -EIO);
+  EXPECT_EQ(made, (std::vector{kind::sync, kind::close, kind::sync}));
+  for (const std::size_t i : {0u, 1u}) {
+    EXPECT_EQ(syncs[i], -ENOSPC);
+    EXPECT_EQ(closes[i], 0);
+  }
+  EXPECT_FALSE(rounds.is_busy());
+}
+
+// Who has an answer may close the file and open it again, and must not get its earlier errors.
+TEST(sync_rounds_test, no_round_is_under_way_when_the_last_one_is_answered) {
+  sync_rounds rounds;
+  bool was_busy = true;
+  ASSERT_TRUE(rounds.add(kind::sync, [&](int) { was_busy = rounds.is_busy(); }));
+  (void)rounds.make([](kind) { return 0; });
+  EXPECT_FALSE(was_busy);
+}
+
+TEST(sync_rounds_test, a_round_that_throws_has_failed_and_the_others_are_made) {
+  sync_rounds rounds;
+  std::atomic<int> thrown{none}, later{none};
+  ASSERT_TRUE(add(rounds, kind::sync, thrown));
+  const auto make_one = [&](kind what) {
+    if (what == kind::close) return 0;
+    EXPECT_FALSE(add(rounds, kind::close, later));
+    throw std::runtime_error("no sync");
+  };
+  EXPECT_THROW((void)rounds.make(make_one), std::runtime_error);
+  EXPECT_EQ(thrown, -EIO);
+  EXPECT_EQ(later, 0);
+  EXPECT_EQ(rounds.error(), -EIO);
+  EXPECT_FALSE(rounds.is_busy());
+}
+
+TEST(sync_rounds_test, one_place_is_kept_until_no_round_is_left) {
+  sync_rounds rounds;
+  std::atomic<int> told{none};
+  const auto first = std::make_shared<int>(), second = std::make_shared<int>();
+  ASSERT_TRUE(add(rounds, kind::close, told));
+  bool is_first = true;
+  (void)rounds.make([&](kind) {
+    if (is_first) {
+      EXPECT_FALSE(add(rounds, kind::sync, told, first));
+      EXPECT_FALSE(add(rounds, kind::sync, told, second));
+    }
+    is_first = false;
+    EXPECT_EQ(first.use_count(), 2);
+    EXPECT_EQ(second.use_count(), 1);
+    return 0;
   });
-  while (!runs) std::this_thread::yield();
-  EXPECT_TRUE(syncs.is_busy());
-  for (const kind one : {kind::sync, kind::close, kind::close_if_written, kind::close, kind::sync})
-    threads.emplace_back([&, one] { (void)syncs.run(one, descriptor, [&] { return ++made, 0; }); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that some share a round
-  may_end = true;
-  for (std::thread& t : threads) t.join();
-  EXPECT_GE(made, 3u);
-  EXPECT_FALSE(syncs.is_busy());
+  EXPECT_EQ(first.use_count(), 1);
 }
 
 TEST(sync_rounds_test,
      callers_at_the_same_time_get_a_sync_that_began_later_and_all_failures_before_it) {
-  constexpr unsigned callers = 6, rounds = 200;
+  constexpr unsigned callers = 6, rounds_of_each = 200;
   for (const bool fails : {false, true}) {
     for (const unsigned descriptors : {1u, 2u, 6u}) {
-      sync_rounds syncs;
-      linux_file file(std::size_t{callers} * rounds);
+      sync_rounds rounds;
+      linux_file file(std::size_t{callers} * rounds_of_each);
       std::vector<linux_file::descriptor> opened(descriptors, file.open());
       std::vector<linux_file::descriptor*> all;
       for (linux_file::descriptor& d : opened) all.push_back(&d);
       std::atomic<unsigned> wrong{0}, lost{0}, calls{0}, under_way{0};
+      // As file_table::make_round().
+      const auto make_one = [&](kind) {
+        if (++under_way != 1) ++wrong;
+        int status = 0;
+        for (linux_file::descriptor& d : opened) {
+          const int result = file.sync(all, d, fails && ++calls % 50 == 0);
+          rounds.note_error(result);
+          if (status == 0) status = result;
+        }
+        --under_way;
+        return status != 0 ? status : rounds.error();
+      };
       std::vector<std::thread> threads;
       for (unsigned c = 0; c < callers; ++c) {
         threads.emplace_back([&, c] {
-          linux_file::descriptor& own = opened[c % descriptors];
-          for (unsigned i = 0; i < rounds; ++i) {
-            const std::size_t byte = std::size_t{c} * rounds + i;
+          for (unsigned i = 0; i < rounds_of_each; ++i) {
+            const std::size_t byte = std::size_t{c} * rounds_of_each + i;
             file.write(byte);
-            int result = syncs.run(kind::sync, &own, [&] {
-              if (++under_way != 1) ++wrong;
-              const int status = file.sync(all, own, fails && ++calls % 50 == 0);
-              --under_way;
-              return status;
-            });
-            if (result == 0) result = syncs.error();
-            if (result != 0) ++lost;
+            std::atomic<int> told{none};
+            if (add(rounds, kind::sync, told)) (void)rounds.make(make_one);
+            while (told == none) std::this_thread::yield();
+            if (told != 0) ++lost;
             else if (!file.is_durable(byte)) ++wrong;
           }
         });
@@ -139,42 +198,7 @@ TEST(sync_rounds_test,
       for (std::thread& t : threads) t.join();
       EXPECT_EQ(wrong, 0u);
       EXPECT_EQ(lost != 0, fails);
-      EXPECT_LE(calls, callers * rounds);
     }
-  }
-}
-
-// The error has been told to another program, before a descriptor was opened. The sleeps make it
-// likely that both callers wait at the same time.
-TEST(sync_rounds_test, a_sync_through_one_descriptor_speaks_for_no_other) {
-  for (unsigned i = 0; i < 20; ++i) {
-    sync_rounds syncs;
-    linux_file file(1);
-    linux_file::descriptor early = file.open(), outside = file.open();
-    file.write(0);
-    EXPECT_EQ(file.sync({&early, &outside}, outside, true), -EIO);
-    linux_file::descriptor late = file.open();
-    std::atomic<bool> runs{false}, may_end{false};
-    std::thread before([&] {
-      (void)syncs.run(kind::sync, nullptr, [&] {
-        runs = true;
-        while (!may_end) std::this_thread::yield();
-        return 0;
-      });
-    });
-    while (!runs) std::this_thread::yield();
-    const auto sync = [&](linux_file::descriptor& d) {
-      return syncs.run(kind::sync, &d,
-                       [&] { return file.sync({&early, &outside, &late}, d, false); });
-    };
-    std::thread first([&] { (void)sync(late); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    std::thread second([&] { EXPECT_EQ(sync(early), -EIO) << "round " << i; });
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    may_end = true;
-    before.join();
-    first.join();
-    second.join();
   }
 }
 
