@@ -120,6 +120,7 @@ overflow="-DKEYS=3 -DBUCKETS=2 -DCELLS=1"
 three_slots="-DSLOTS=3 -DKEYS=3 -DBUCKETS=3 -DCELLS=1"
 alone="-DEVICTIONS=0 -DOUTSIDE=0"   # no eviction, no other program writes the file
 one_byte="-DBYTES=1 $alone"
+mount_alone="-DOTHERS=0 -DKERNEL=0"   # no other program, and Linux writes only when asked
 
 if [ -n "$deep" ]; then
     holds deep.frames.races                 frames safety slot_state.pml -DOPS0=2 -DOPS1=1 -DOPS2=1
@@ -134,19 +135,22 @@ if [ -n "$deep" ]; then
     holds deep.frames.three_slots           frames safety slot_state.pml $three_slots -DPREFILL=2 -DOPS0=2 -DOPS1=2
     holds deep.open_files.two_keys          open_files safety slot_state.pml -DOPEN_FILES -DOPS2=1
     holds deep.frames.every_acquire_ends    - cycles slot_state.pml -DOPS2=1
-    holds deep.sync.three_users             - safety sync.pml -DUSERS=3
-    holds deep.sync.one_descriptor          - safety sync.pml -DUSERS=3 -DDESCRIPTORS=1
-    holds deep.sync.two_turns               - safety sync.pml -DTURNS=2
+    holds deep.sync.beside_another_program  - safety sync.pml -DKERNEL=0
+    holds deep.sync.own_errors_two_turns    - safety sync.pml $mount_alone -DOWN_ERRORS=1 -DTURNS=2
+    holds deep.sync.a_user_gives_up         - safety sync.pml $mount_alone -DGIVES_UP=1
+    holds deep.sync.three_users             - safety sync.pml $mount_alone -DUSERS=3 -DDESCRIPTORS=1
 fi
 holds channel.all_faults_one_slot    channel safety channel.pml -DSLOTS=1 -DCLIENTS=3 -DDEADLINES=1 -DPOSTS=1 -DDEATHS=1
 holds frames.overflow                frames safety slot_state.pml $overflow -DOPS2=1
 holds append.two_cuts_and_a_failure   append safety append.pml -DCUTS=2 -DFAULTS=1
 holds append.beside_another_writer    append safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
 holds append.every_call_ends          - cycles append.pml -DCUTS=2
-holds sync.two_users                  sync safety sync.pml
-holds sync.one_descriptor             sync safety sync.pml -DTURNS=2 -DFAULTS=2 -DDESCRIPTORS=1 -DKERNEL=0
-holds sync.two_turns                  sync safety sync.pml -DTURNS=2 -DFAULTS=2 -DKERNEL=0
-holds sync.every_call_ends            - cycles sync.pml
+holds sync.two_users                  sync safety sync.pml -DOTHERS=0
+holds sync.one_descriptor             sync safety sync.pml -DDESCRIPTORS=1 -DKERNEL=0
+holds sync.own_errors                 sync safety sync.pml $mount_alone -DOWN_ERRORS=1
+holds sync.two_turns                  sync safety sync.pml $mount_alone -DTURNS=2
+holds sync.a_user_gives_up            sync safety sync.pml $mount_alone -DDESCRIPTORS=1 -DTURNS=2 -DGIVES_UP=1
+holds sync.every_call_ends            - cycles sync.pml $mount_alone
 holds growth.one_cut                  growth safety growth.pml
 holds growth.two_cleanings            growth safety growth.pml -DCLEANINGS=2
 holds once.one_cleaner                once safety once.pml
@@ -248,11 +252,14 @@ caught append.PLACE_GIVEN_BACK_BY_STORE safety append.pml -DFAULTS=1
 for mutant in PLACE_GIVEN_BACK_TO_OTHERS NOTES_BESIDE_USERS; do
     caught "append.$mutant" safety append.pml -DCUTS=0 -DOTHERS=1 -DFAULTS=1
 done
-for mutant in WITHOUT_ROUNDS JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS SHARES_AMONG_DESCRIPTORS \
-    WITHOUT_REPORT REPORTS_BESIDE_ROUNDS; do
-    caught "sync.$mutant" safety sync.pml -DUSERS=3 -DKERNEL=0
+for mutant in JOINS_WHAT_RUNS TWO_AT_A_TIME FORGETS WITHOUT_REPORT; do
+    caught "sync.$mutant" safety sync.pml -DOTHERS=0
 done
-caught sync.ERROR_FOR_EVER safety sync.pml -DTURNS=2
+for mutant in SYNCS_ONE CLOSES_UNASKED WRITES_UNMARKED REPORTS_BESIDE_ROUNDS; do
+    caught "sync.$mutant" safety sync.pml -DOTHERS=0 -DOWN_ERRORS=1
+done
+caught sync.ERROR_FOR_EVER safety sync.pml $mount_alone -DTURNS=2
+caught sync.OPENS_BESIDE_CALLS safety sync.pml $mount_alone -DTURNS=2 -DGIVES_UP=1
 for mutant in CUT_DOES_NOT_WAIT CUT_LEAVES_WHOLE CLEANS_BESIDE_CUT WRITE_DOES_NOT_LOOK; do
     caught "dirty.$mutant" safety dirty.pml -DTRUNCATE $alone -DFAULTS=0 -DWRITES1=0
 done
