@@ -271,14 +271,12 @@ proctype service()
         }
         if
         /* Of an earlier version: no descriptor is left that it could ask. */
-        :: atomic { what != CLOSE && session_of[user] != session ->
-                if
-                :: what == SYNC && drops[user] -> drops[user] = false
-                :: else -> has_failed[user] = true; is_answered[user] = true
-                fi
+        :: atomic { what == SYNC && session_of[user] != session ->
+                assert(drops[user]);
+                drops[user] = false
             }
         :: atomic { what == SYNC && session_of[user] == session -> add(0, BIT(user)) }
-        :: atomic { what == REPORT && session_of[user] == session ->
+        :: atomic { what == REPORT -> assert(session_of[user] == session);
 #ifdef MUTANT_WITHOUT_REPORT
                 has_failed[user] = has_error; is_answered[user] = true
 #else
@@ -429,6 +427,7 @@ proctype user(byte me)
     od
 }
 
+#if KERNEL
 /* Linux writes what is dirty at any time. */
 proctype kernel()
 {
@@ -436,7 +435,9 @@ proctype kernel()
 
     write_out()
 }
+#endif
 
+#if OTHERS
 proctype other_program()
 {
     byte taken, s;
@@ -444,6 +445,7 @@ proctype other_program()
 
     host_sync(OUTSIDE)
 }
+#endif
 
 init
 {
