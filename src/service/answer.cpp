@@ -46,7 +46,7 @@ void service::answer(service_duty duty, std::uint32_t slot, std::uint32_t sequen
       const auto told = [this, slot, sequence, r, event](int result) {
         store_reply(slot, sequence, r, event, result, false);
       };
-      if (const int refused = requests_.ask(r, known, told, std::move(place), is_handed_on);
+      if (const int refused = requests_.ask(r, slot, known, told, std::move(place), is_handed_on);
           refused < 0)
         reply(refused);
     } else {

@@ -325,17 +325,18 @@ int file_table::try_to_enter(counted_path& path, bool no_follow, bool writes,
   const std::shared_ptr<file_version>& version = given.version;
   const std::uint32_t node = given.node;
   const auto leave_node = [&] {
-    const bool is_kept = writes && result != nullptr && forget_writer(*result, true);
+    const bool is_kept = writes && result != nullptr && forget_writer(*result, closing::asks);
     if (node != no_node) (void)leave(*version, given.is_confirmed);
     if (is_kept) (void)ask_closed(*result);
   };
   try {
+    host_file_list one(writes ? 1 : 0);
     result =
         std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh,
                                     given.joined, given.is_confirmed, version, std::move(file));
     // Before the handle exists, because a kernel may close a handle at once.
     if (writes) {
-      host_file_list one{result};
+      one.front() = result;
       result->mark_untold();
       const std::lock_guard lock(nodes_mutex_);
       result->place_ = one.begin();
@@ -420,7 +421,7 @@ int file_table::close(std::uint64_t handle, int discarded, closing how) {
     // answered. So who finds the handle gone also finds the file left, and the loss in the log.
     if (last->writes()) {
       if (discarded != 0) errors_.add_discarded(last->path(), discarded);
-      is_kept = forget_writer(*last, how != closing::asks_nothing);
+      is_kept = forget_writer(*last, how);
     }
     if (last->node() != no_node) left = leave(last->version(), last->is_confirmed_);
   }

@@ -161,7 +161,7 @@ class file_table {
   // ask_closed().
   enum class closing { asks, leaves_asking, asks_nothing };
   int close(std::uint64_t handle, int discarded = 0, closing how = closing::asks);
-  // Asks the files that such threads have closed. Does not throw. Waits for I/O of them.
+  // Asks one of the files that such threads have closed. Does not throw. Waits for its I/O.
   void ask_closed() noexcept;
   // Whether there are any. Relaxed: a thread that misses one looks again.
   bool awaits_asking() const { return awaits_asking_.load(std::memory_order_relaxed); }
@@ -355,7 +355,7 @@ class file_table {
   std::shared_ptr<writing_state> leave(file_version& version, const bool& is_confirmed);
   bool is_unsettled(writing_state& state) const;
   bool has_unsettled(const file_version& version) const;
-  [[nodiscard]] bool forget_writer(host_file& file, bool asks);
+  [[nodiscard]] bool forget_writer(host_file& file, closing how);
   struct file_to_ask {
     std::shared_ptr<host_file> file;
     bool is_closed = false;

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -24,16 +25,19 @@ bool is_loss(int status) {
 
 }  // namespace
 
-// Called before the file leaves its node. `asks`: whether a file that may have an untold error is
-// kept in `closed_`. Returns whether it is.
-bool file_table::forget_writer(host_file& file, bool asks) {
+// Called before the file leaves its node. Returns whether it is kept in `closed_`, because it may
+// have an untold error.
+bool file_table::forget_writer(host_file& file, closing how) {
   bool is_kept = false;
-  epoch_.fetch_add(1);  // before the mark is loaded: see note_write()
   {
     host_file_list one;  // destroyed after the mutex is released
     const std::lock_guard lock(nodes_mutex_);
+    // Before the mark is loaded: see note_write(). Inside the mutex: a thread that looks the file
+    // up with this epoch finds it no more.
+    epoch_.fetch_add(1);
     if (file.is_writer_) {
-      is_kept = file.is_kept_ = asks && file.untold_.load();
+      is_kept = file.is_kept_ = how != closing::asks_nothing && file.untold_.load();
+      file.is_requested_ = how == closing::asks;
       // No search: a kernel may open one file as often as there are handles.
       host_file_list& to = is_kept ? closed_ : one;
       to.splice(to.end(), writers_[file.node()], file.place_);
@@ -85,7 +89,7 @@ int file_table::note_write(const lookups::entry& through, const lookups& known) 
   {
     const std::lock_guard lock(nodes_mutex_);
     if (file.is_writer_ || file.is_kept_) return 0;
-    file.is_kept_ = true;
+    file.is_kept_ = file.is_requested_ = true;
     file.place_ = one.begin();
     closed_.splice(closed_.end(), one);
     const std::lock_guard own(file.mutex_);
@@ -121,13 +125,19 @@ int file_table::ask(std::shared_ptr<writing_state> of, round_request r, bool& is
 int file_table::make_round(writing_state& of, sync_rounds::kind what,
                            const std::function<bool()>& goes_on) {
   int status = 0;
+  std::exception_ptr thrown;  // the others are asked all the same
   for (const file_to_ask& one : files_to_ask(of, what)) {
     if (goes_on && !goes_on()) return status != 0 ? status : -EIO;
-    const int result = one.is_closed                      ? report_closed(*one.file)
-                       : what == sync_rounds::kind::close ? report(*one.file, true)
-                                                          : sync(*one.file);
-    if (status == 0) status = result;
+    try {
+      const int result = one.is_closed                      ? report_closed(*one.file)
+                         : what == sync_rounds::kind::close ? report(*one.file, true)
+                                                            : sync(*one.file);
+      if (status == 0) status = result;
+    } catch (...) {
+      thrown = std::current_exception();
+    }
   }
+  if (thrown) std::rethrow_exception(thrown);
   return status != 0 ? status : of.syncs.error();
 }
 
@@ -235,17 +245,20 @@ int file_table::ask_closed(const host_file& file) noexcept {
 }
 
 void file_table::ask_closed() noexcept {
-  if (!awaits_asking() || !awaits_asking_.exchange(false)) return;
-  try {
-    std::vector<std::shared_ptr<host_file>> files;
-    {
-      const std::shared_lock lock(nodes_mutex_);
-      files.assign(closed_.begin(), closed_.end());
+  if (!awaits_asking()) return;
+  const auto is_waiting = [](const std::shared_ptr<host_file>& one) { return !one->is_requested_; };
+  std::shared_ptr<host_file> file;
+  {
+    const std::lock_guard lock(nodes_mutex_);
+    const auto found = std::ranges::find_if(closed_, is_waiting);
+    if (found != closed_.end()) {
+      file = *found;
+      file->is_requested_ = true;
     }
-    for (const std::shared_ptr<host_file>& file : files) (void)ask_closed(*file);
-  } catch (const std::bad_alloc&) {
-    awaits_asking_ = true;
+    // For another thread, because this one may hang.
+    awaits_asking_ = std::ranges::any_of(closed_, is_waiting);
   }
+  if (file != nullptr) (void)ask_closed(*file);
 }
 
 // Called when an opened file could not become one of the service. Its open or its close may take an

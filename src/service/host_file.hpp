@@ -170,6 +170,7 @@ class host_file {
   host_file_list::iterator place_;
   bool is_writer_ = false;
   bool is_kept_ = false;
+  bool is_requested_ = false;        // a round was requested that asks it
   std::atomic<bool> untold_{false};  // sequentially consistent; see mark_untold()
   std::mutex mutex_;                 // guards file_ and used_
   std::shared_ptr<backend_file> file_;

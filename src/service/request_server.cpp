@@ -45,7 +45,7 @@ request_server::request_server(device& d, const channel_view& channel,
                                file_table& files, extent_registrar& extents, unsigned copiers,
                                const std::atomic<bool>& stopping)
     : device_(d), channel_(channel), device_view_(device_view), frames_(frames), files_(files),
-      extents_(extents), stopping_(stopping),
+      extents_(extents), stopping_(stopping), in_round_(channel.layout.slot_count),
       gate_(copiers, channel.layout.slot_count, {d.limits_of_bulk(), d.bulk_copies_exclude()}) {
   stalled_.reserve(copiers +
                    channel.layout.slot_count);  // so that find_stalled() does not allocate
@@ -271,23 +271,34 @@ std::int32_t request_server::serve_emptied(const request& r, file_table::lookups
   return 0;
 }
 
-int request_server::ask(const request& r, file_table::lookups& known, sync_rounds::answer done,
-                        std::shared_ptr<void> place, bool& is_added) {
+int request_server::ask(const request& r, std::uint32_t slot, file_table::lookups& known,
+                        sync_rounds::answer done, std::shared_ptr<void> place, bool& is_added) {
   if (files_.is_read_only()) return -EROFS;
   file_table::lookups::entry* file = nullptr;
   if (const int status = reach_to_write(r.handle, known, file); status < 0) return status;
-  file_table::round_request wanted{sync_rounds::kind::close, std::move(done), std::move(place),
-                                   [this] { return !stopping_; }};
-  if (r.code == request_code::report_close) {
-    files_.note_close(*file->file);
-  } else {
-    wanted.what = sync_rounds::kind::sync;
-    // A round makes no sync through a file that was closed meanwhile.
-    wanted.done = [this, handle = r.handle, told = std::move(wanted.done)](int status) {
-      told(status == 0 && files_.find(handle) == nullptr ? -EBADF : status);
-    };
+  const std::shared_ptr<host_file> one = file->file;  // `known` may change
+  const bool syncs = r.code == request_code::sync;
+  const auto told = [this, slot, syncs, handle = r.handle, one,
+                     done = std::move(done)](int status) {
+    if (syncs && files_.find(handle) == nullptr) {
+      // A round makes no sync through a file that was closed meanwhile, and log_error() finds none.
+      if (status == 0) status = -EBADF;
+      else files_.errors().add(one->path(), status, file_operation::sync);
+    }
+    in_round_[slot] = false;
+    done(status);
+  };
+  if (!syncs) files_.note_close(*one);
+  if (in_round_[slot].exchange(true)) return -EBUSY;
+  try {
+    (void)files_.ask(one->writing(),
+                     {syncs ? sync_rounds::kind::sync : sync_rounds::kind::close, told,
+                      std::move(place), [this] { return !stopping_; }},
+                     is_added);
+  } catch (...) {
+    if (!is_added) in_round_[slot] = false;
+    throw;
   }
-  (void)files_.ask(file->file->writing(), std::move(wanted), is_added);
   return 0;
 }
 

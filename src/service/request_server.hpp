@@ -66,8 +66,9 @@ class request_server {
   // Serves a sync, or the report of a close (file_table::ask()). Returns -errno, or 0 when `done`
   // was called or will be called, perhaps by another thread. Then `is_added` is set, also if an
   // exception of the backend leaves this function. Waits for I/O of this file only.
-  int ask(const request& r, file_table::lookups& known, sync_rounds::answer done,
-          std::shared_ptr<void> place, bool& is_added);
+  // -EBUSY: an earlier request of the slot waits for a round, so a kernel has forged this one.
+  int ask(const request& r, std::uint32_t slot, file_table::lookups& known,
+          sync_rounds::answer done, std::shared_ptr<void> place, bool& is_added);
   // Records the failure of a write or sync in file_table::errors(), for the host, if the file is
   // open for writing.
   void log_error(const request& r, std::int32_t status) noexcept;
@@ -118,6 +119,7 @@ class request_server {
   path_operations paths_;
   const std::atomic<bool>& stopping_;
   opens_in_hand opens_;
+  std::vector<std::atomic<bool>> in_round_;  // by slot
   driver_gate gate_;
   std::vector<driver_gate::request_name> stalled_;  // used by the supervisor only
   std::deque<run_stager> stagers_;                  // one for each copier

@@ -189,6 +189,80 @@ TEST_F(untold_error, that_a_late_call_takes_from_the_next_version_is_told_there)
   EXPECT_EQ(report(*last), 0) << "opened when all was told";
 }
 
+// One that hangs must not keep other threads from the other files.
+TEST_F(untold_error, of_files_that_are_left_to_others_is_asked_for_one_by_one) {
+  memory_->write("/b", "other");
+  std::uint64_t other = 0;
+  (void)open("/a", handle_), (void)open("/b", other);
+  for (const std::uint64_t handle : {handle_, other})
+    EXPECT_EQ(table_.close(handle, 0, file_table::closing::leaves_asking), 0);
+  EXPECT_EQ(reports(), 0u);
+  std::atomic<bool> hangs{false}, goes_on{false};
+  io_->add({.on = operation::close, .path = "/a", .before = [&] {
+              hangs = true;
+              while (!goes_on) std::this_thread::yield();
+            }});
+  std::thread slow([&] { table_.ask_closed(); });
+  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(table_.awaits_asking());
+  table_.ask_closed();
+  EXPECT_FALSE(table_.awaits_asking());
+  EXPECT_EQ(memory_->open_now(), 1u);
+  goes_on = true;
+  slow.join();
+  EXPECT_EQ(memory_->open_now(), 0u);
+}
+
+// Its group has given up, and nobody else is told.
+TEST_F(untold_error, of_a_sync_that_ends_after_its_file_was_closed_is_in_the_log) {
+  service_rig rig(io_);
+  const rig_reply file = rig.open_to_write("/a");
+  std::atomic<bool> hangs{false}, goes_on{false};
+  io_->add({.on = operation::sync,
+            .before =
+                [&] {
+                  hangs = true;
+                  while (!goes_on) std::this_thread::yield();
+                },
+            .error_number = ENOSPC});
+  std::thread slow(
+      [&] { EXPECT_EQ(rig.call({request_code::sync, file.handle, 0, 0}).result, -ENOSPC); });
+  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_EQ(rig.call({request_code::close_written, file.handle, 0, 0}).result, 0);
+  goes_on = true;
+  slow.join();
+  const file_error_list list = rig.files().errors().list();
+  ASSERT_EQ(list.errors.size(), 1u);
+  EXPECT_EQ(list.errors[0].error_number, ENOSPC);
+  EXPECT_EQ(list.errors[0].what, file_operation::sync);
+}
+
+// A kernel may ring one slot again and again.
+TEST_F(untold_error, one_request_of_a_slot_waits_for_a_round) {
+  service_rig rig(io_);
+  const rig_reply file = rig.open_to_write("/a");
+  std::atomic<bool> hangs{false}, goes_on{false};
+  io_->add({.on = operation::sync, .before = [&] {
+              hangs = true;
+              while (!goes_on) std::this_thread::yield();
+            }});
+  std::thread slow([&] { (void)rig.call({request_code::sync, file.handle, 0, 0}); });
+  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  const channel_view channel = rig.memory().view();
+  std::uint32_t slot = 0;
+  const auto answered = [&](std::uint32_t s) {
+    return reply_sequence(channel.reply(s).word.load_relaxed());
+  };
+  while (channel.bell(slot).load_acquire() == answered(slot)) ++slot;
+  const std::uint32_t sequence = channel.bell(slot).load_acquire() + 1;
+  channel.request(slot).store({request_code::report_close, file.handle, 0, 0}, sequence);
+  channel.bell(slot).store_release(sequence);
+  EXPECT_TRUE(eventually([&] { return answered(slot) == sequence; }));
+  EXPECT_EQ(reply_result(channel.reply(slot).word.load_relaxed()), -EBUSY);
+  goes_on = true;
+  slow.join();
+}
+
 // A sync that hangs takes one thread, however many requests of the file wait for it.
 TEST_F(untold_error, threads_do_not_wait_for_a_sync_that_hangs) {
   service_rig_options options;
