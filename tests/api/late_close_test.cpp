@@ -9,9 +9,9 @@
 #include <string_view>
 #include <thread>
 
-#include "api/hanging_server.hpp"
 #include "api/matrix.hpp"
 #include "support/eventually.hpp"
+#include "support/hanging_server.hpp"
 #include "support/schedule.hpp"
 
 namespace gpufs::testing {

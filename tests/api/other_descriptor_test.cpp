@@ -11,10 +11,10 @@
 #include <string_view>
 #include <thread>
 
-#include "api/hanging_server.hpp"
 #include "api/matrix.hpp"
 #include "gpufs/error.hpp"
 #include "support/eventually.hpp"
+#include "support/hanging_server.hpp"
 #include "support/schedule.hpp"
 
 namespace gpufs::testing {

@@ -14,14 +14,14 @@
 #include "service/file_table.hpp"
 #include "support/eventually.hpp"
 #include "support/fault_backend.hpp"
-#include "support/memory_backend.hpp"
+#include "support/hanging_server.hpp"
 #include "support/service_rig.hpp"
 #include "support/temporary.hpp"
 
 namespace gpufs::testing {
 namespace {
 
-class untold_error : public ::testing::Test {
+class untold_error : public hanging_server {
  protected:
   untold_error() {
     memory_->write("/a", "old");
@@ -54,8 +54,6 @@ class untold_error : public ::testing::Test {
     return count;
   }
 
-  const std::shared_ptr<memory_backend> memory_ = std::make_shared<memory_backend>();
-  const std::shared_ptr<fault_backend> io_ = std::make_shared<fault_backend>(memory_);
   file_table table_{io_, 1024, 16};
   std::uint64_t handle_ = 0, alias_ = 0;
 };
@@ -139,19 +137,15 @@ TEST_F(untold_error, not_to_be_able_to_ask_is_no_loss) {
 TEST_F(untold_error, of_a_file_that_is_closed_beside_a_round_is_asked_for_afterwards) {
   const auto file = open("/a", handle_);
   (void)open("/alias", alias_);
-  std::atomic<bool> hangs{false}, goes_on{false};
-  io_->add({.on = operation::sync, .path = "/a", .times_max = 1, .before = [&] {
-              hangs = true;
-              while (!goes_on) std::this_thread::yield();
-            }});
+  hang(operation::sync, "/a");
   int first = 1;
   std::thread slow([&] { first = sync(*file); });
-  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(eventually([&] { return hanging_ != 0; }));
   EXPECT_EQ(table_.close(alias_), 0);
   EXPECT_EQ(table_.writers().size(), 2u) << "the unmount finds it";
   EXPECT_EQ(memory_->open_now(), 2u);
   refuse_one_close_of("/alias");
-  goes_on = true;
+  server_answers_ = true;
   slow.join();
   EXPECT_EQ(first, 0);
   EXPECT_EQ(memory_->open_now(), 1u);
@@ -163,25 +157,16 @@ TEST_F(untold_error, of_a_file_that_is_closed_beside_a_round_is_asked_for_afterw
 // may take an error of the new one's bytes.
 TEST_F(untold_error, that_a_late_call_takes_from_the_next_version_is_told_there) {
   const auto file = open("/a", handle_);
-  std::atomic<bool> hangs{false}, goes_on{false};
-  io_->add({.on = operation::sync,
-            .path = "/a",
-            .times_max = 1,
-            .before =
-                [&] {
-                  hangs = true;
-                  while (!goes_on) std::this_thread::yield();
-                },
-            .error_number = EDQUOT});
+  hang(operation::sync, "/a", EDQUOT);
   std::thread slow([&] { EXPECT_EQ(sync(*file), -EDQUOT); });
-  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(eventually([&] { return hanging_ != 0; }));
   EXPECT_EQ(table_.close(handle_), 0);
   std::shared_ptr<host_file> reader;
   std::uint64_t read = 0;
   ASSERT_EQ(table_.open("/a", false, read, reader), 0);  // a version between them
   const auto next = open("/a", handle_);
   EXPECT_NE(&next->version(), &file->version());
-  goes_on = true;
+  server_answers_ = true;
   slow.join();
   EXPECT_EQ(report(*next), -EDQUOT);
   EXPECT_EQ(table_.close(handle_), 0);
@@ -197,18 +182,14 @@ TEST_F(untold_error, of_files_that_are_left_to_others_is_asked_for_one_by_one) {
   for (const std::uint64_t handle : {handle_, other})
     EXPECT_EQ(table_.close(handle, 0, file_table::closing::leaves_asking), 0);
   EXPECT_EQ(reports(), 0u);
-  std::atomic<bool> hangs{false}, goes_on{false};
-  io_->add({.on = operation::close, .path = "/a", .before = [&] {
-              hangs = true;
-              while (!goes_on) std::this_thread::yield();
-            }});
+  hang(operation::close, "/a");
   std::thread slow([&] { table_.ask_closed(); });
-  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(eventually([&] { return hanging_ != 0; }));
   EXPECT_TRUE(table_.awaits_asking());
   table_.ask_closed();
   EXPECT_FALSE(table_.awaits_asking());
   EXPECT_EQ(memory_->open_now(), 1u);
-  goes_on = true;
+  server_answers_ = true;
   slow.join();
   EXPECT_EQ(memory_->open_now(), 0u);
 }
@@ -217,19 +198,12 @@ TEST_F(untold_error, of_files_that_are_left_to_others_is_asked_for_one_by_one) {
 TEST_F(untold_error, of_a_sync_that_ends_after_its_file_was_closed_is_in_the_log) {
   service_rig rig(io_);
   const rig_reply file = rig.open_to_write("/a");
-  std::atomic<bool> hangs{false}, goes_on{false};
-  io_->add({.on = operation::sync,
-            .before =
-                [&] {
-                  hangs = true;
-                  while (!goes_on) std::this_thread::yield();
-                },
-            .error_number = ENOSPC});
+  hang(operation::sync, "/a", ENOSPC);
   std::thread slow(
       [&] { EXPECT_EQ(rig.call({request_code::sync, file.handle, 0, 0}).result, -ENOSPC); });
-  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(eventually([&] { return hanging_ != 0; }));
   EXPECT_EQ(rig.call({request_code::close_written, file.handle, 0, 0}).result, 0);
-  goes_on = true;
+  server_answers_ = true;
   slow.join();
   const file_error_list list = rig.files().errors().list();
   ASSERT_EQ(list.errors.size(), 1u);
@@ -241,13 +215,9 @@ TEST_F(untold_error, of_a_sync_that_ends_after_its_file_was_closed_is_in_the_log
 TEST_F(untold_error, one_request_of_a_slot_waits_for_a_round) {
   service_rig rig(io_);
   const rig_reply file = rig.open_to_write("/a");
-  std::atomic<bool> hangs{false}, goes_on{false};
-  io_->add({.on = operation::sync, .before = [&] {
-              hangs = true;
-              while (!goes_on) std::this_thread::yield();
-            }});
+  hang(operation::sync, "/a");
   std::thread slow([&] { (void)rig.call({request_code::sync, file.handle, 0, 0}); });
-  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(eventually([&] { return hanging_ != 0; }));
   const channel_view channel = rig.memory().view();
   std::uint32_t slot = 0;
   const auto answered = [&](std::uint32_t s) {
@@ -259,7 +229,7 @@ TEST_F(untold_error, one_request_of_a_slot_waits_for_a_round) {
   channel.bell(slot).store_release(sequence);
   EXPECT_TRUE(eventually([&] { return answered(slot) == sequence; }));
   EXPECT_EQ(reply_result(channel.reply(slot).word.load_relaxed()), -EBUSY);
-  goes_on = true;
+  server_answers_ = true;
   slow.join();
 }
 
@@ -271,11 +241,7 @@ TEST_F(untold_error, threads_do_not_wait_for_a_sync_that_hangs) {
   service_rig rig(io_, options);
   memory_->write("/b", "other");
   const rig_reply file = rig.open_to_write("/a"), other = rig.open_to_write("/alias");
-  std::atomic<bool> hangs{false}, goes_on{false};
-  io_->add({.on = operation::sync, .path = "/a", .times_max = 1, .before = [&] {
-              hangs = true;
-              while (!goes_on) std::this_thread::yield();
-            }});
+  hang(operation::sync, "/a");
   std::vector<std::thread> callers;
   std::atomic<int> answered{0};
   const auto call = [&](request_code code, std::uint64_t handle) {
@@ -285,7 +251,7 @@ TEST_F(untold_error, threads_do_not_wait_for_a_sync_that_hangs) {
     });
   };
   call(request_code::sync, file.handle);
-  EXPECT_TRUE(eventually([&] { return hangs.load(); }));
+  EXPECT_TRUE(eventually([&] { return hanging_ != 0; }));
   for (int i = 0; i < 6; ++i) call(request_code::report_close, i % 2 ? file.handle : other.handle);
   // Also one that was not asked yet.
   EXPECT_EQ(rig.close(rig.open_to_write("/alias").handle).result, 0);
@@ -294,7 +260,7 @@ TEST_F(untold_error, threads_do_not_wait_for_a_sync_that_hangs) {
   EXPECT_EQ(rig.call({request_code::report_close, third.handle, 0, 0}).result, 0);
   EXPECT_EQ(rig.close(third.handle).result, 0);
   EXPECT_EQ(answered, 0);
-  goes_on = true;
+  server_answers_ = true;
   for (std::thread& t : callers) t.join();
   EXPECT_EQ(rig.close(file.handle).result, 0);
   EXPECT_EQ(rig.close(other.handle).result, 0);

@@ -18,13 +18,15 @@ namespace gpufs::testing {
 // A derived class sets `server_answers_` before its mounts end.
 class hanging_server : public ::testing::Test {
  protected:
-  // Calls of this kind on this path hang until the server answers.
-  void hang(operation on, const std::string& path) {
-    io_->add({.on = on, .path = path, .before = [this] {
-                ++hanging_;
-                while (!server_answers_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                --hanging_;
-              }});
+  // Calls of this kind on this path hang until the server answers. Then they return the error, if
+  // any.
+  void hang(operation on, const std::string& path, int error_number = 0) {
+    const auto wait = [this] {
+      ++hanging_;
+      while (!server_answers_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      --hanging_;
+    };
+    io_->add({.on = on, .path = path, .before = wait, .error_number = error_number});
   }
   void answer() {
     server_answers_ = true;
