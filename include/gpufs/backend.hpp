@@ -96,9 +96,13 @@ class backend_file {
   // The error that close(2) would return now: a file system may keep an error of a write until
   // then, as NFS and FUSE do. Or that of a write-back that this object was not told of. Called
   // before the object is destroyed, and when another writer lets go of the file; the file stays
-  // open. Returns 0, or -errno. -EAGAIN, -EMFILE and -ENFILE say that it could not ask, and nothing
-  // about the bytes. Called by threads that have the process's descriptor table.
+  // open. Returns 0, or -errno; could_not_ask() tells which errors say nothing about the bytes.
+  // Called by threads that have the process's descriptor table.
   virtual int report_close() { return 0; }
+  // Whether a result of report_close() says that it could not ask.
+  static bool could_not_ask(int status) {
+    return status == -EAGAIN || status == -EMFILE || status == -ENFILE;
+  }
 };
 
 // Marks a thread as an opener (backend::enter_opener). The same thread destroys the guard, when it

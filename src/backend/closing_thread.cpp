@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -92,7 +93,7 @@ void closing_thread::run(shared_state& state) {
     if (copy == -EINVAL) copy = copy_of(0, descriptor);  // the table of both, before Linux 6.9
     const int closed = copy < 0 || syscall(SYS_close, copy) == 0 ? 0 : -errno;
     lock.lock();
-    state.not_copied = copy >= 0 ? 0 : copy == -EMFILE ? -EMFILE : -EAGAIN;
+    state.not_copied = std::min(copy, 0);
     state.closed = closed;
     state.is = phase::has_closed;
   }

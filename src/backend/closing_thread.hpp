@@ -25,9 +25,9 @@ class closing_thread {
   closing_thread& operator=(const closing_thread&) = delete;
 
   // Called by a thread of the process's table. Closes a copy of the descriptor, and waits for that.
-  // Returns 0, and in `closed` the result of close(2), 0 or -errno. Or -EMFILE without a number for
-  // the copy. Or -EAGAIN: there is no thread, or it could not take its table (before Linux 5.9, in
-  // a sandbox), or it closes another descriptor for longer than 1 s.
+  // Returns 0, and in `closed` the result of close(2), 0 or -errno. Or the -errno of the copy. Or
+  // -EAGAIN: there is no thread, or it could not take its table (before Linux 5.9, in a sandbox),
+  // or it closes another descriptor for longer than 1 s.
   int close_copy(int descriptor, int& closed);
 
  private:

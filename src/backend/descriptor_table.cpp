@@ -225,9 +225,10 @@ int descriptor_table::report_close(int descriptor, closing_thread& other) const 
     not_asked = other.close_copy(descriptor, closed);
   } else {
     const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
-    if (copy < 0) not_asked = errno == EMFILE ? -EMFILE : -EAGAIN;
+    if (copy < 0) not_asked = -errno;
     else closed = close_now(copy);
   }
+  if (not_asked != 0 && not_asked != -EMFILE) not_asked = -EAGAIN;
   constexpr off_t past_all_files = off_t{1} << 62;
   const int lost =
       sync_file_range(descriptor, past_all_files, 1, SYNC_FILE_RANGE_WAIT_BEFORE) == 0 ? 0 : errno;
@@ -236,8 +237,7 @@ int descriptor_table::report_close(int descriptor, closing_thread& other) const 
       lost != EBADF && lost != EINVAL && lost != ESPIPE && lost != ENOSYS && lost != EPERM;
   const int status = closed != 0 ? closed : is_told ? -lost : 0;
   // A server may choose any number for a loss.
-  const bool says_not_asked = status == -EAGAIN || status == -EMFILE || status == -ENFILE;
-  return status == 0 ? not_asked : says_not_asked ? -EIO : status;
+  return status == 0 ? not_asked : backend_file::could_not_ask(status) ? -EIO : status;
 }
 
 void descriptor_table::close_handed() noexcept {

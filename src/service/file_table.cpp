@@ -340,7 +340,7 @@ int file_table::try_to_enter(counted_path& path, bool no_follow, bool writes,
       result->mark_untold();
       const std::lock_guard lock(nodes_mutex_);
       result->place_ = one.begin();
-      result->is_writer_ = true;
+      result->stands_ = host_file::standing::writer;
       writers_[node].splice(writers_[node].end(), one);
     }
     for (std::uint32_t i = 0; i < shard_count; ++i) {

@@ -98,7 +98,7 @@ bool file_table::confirm(std::uint64_t handle) {
     // Closed already, by a kernel that did not wait for the answer. If it is closed after this,
     // leave() waits for the shard's mutex, and then finds it confirmed.
     const std::shared_lock nodes(nodes_mutex_);
-    if (file->writes() && !file->is_writer_) return true;
+    if (file->writes() && file->stands_ != host_file::standing::writer) return true;
   }
   if (v.writers == 0) return false;
   if (file->writes() && !file->is_confirmed_) {

@@ -15,15 +15,6 @@
 #include "service/file_table.hpp"
 
 namespace gpufs {
-namespace {
-
-// Whether the result of a report of a close says that bytes are lost, and not that the backend
-// could not ask (backend_file::report_close()).
-bool is_loss(int status) {
-  return status < 0 && status != -EAGAIN && status != -EMFILE && status != -ENFILE;
-}
-
-}  // namespace
 
 // Called before the file leaves its node. Returns whether it is kept in `closed_`, because it may
 // have an untold error.
@@ -35,14 +26,15 @@ bool file_table::forget_writer(host_file& file, closing how) {
     // Before the mark is loaded: see note_write(). Inside the mutex: a thread that looks the file
     // up with this epoch finds it no more.
     epoch_.fetch_add(1);
-    if (file.is_writer_) {
-      is_kept = file.is_kept_ = how != closing::asks_nothing && file.untold_.load();
-      file.is_requested_ = how == closing::asks;
+    if (file.stands_ == host_file::standing::writer) {
+      is_kept = how != closing::asks_nothing && file.untold_.load();
+      file.stands_ = !is_kept               ? host_file::standing::none
+                     : how == closing::asks ? host_file::standing::in_round
+                                            : host_file::standing::closed;
       // No search: a kernel may open one file as often as there are handles.
       host_file_list& to = is_kept ? closed_ : one;
       to.splice(to.end(), writers_[file.node()], file.place_);
     }
-    file.is_writer_ = false;
   }
   // After the file has left its node: a thread may have looked it up meanwhile. Sequentially
   // consistent: see is_written_through().
@@ -58,7 +50,7 @@ bool file_table::forget_closed(host_file& file, bool at_once) {
   const std::lock_guard lock(nodes_mutex_);
   if (!at_once && file.untold_.load()) return false;
   one.splice(one.end(), closed_, file.place_);
-  file.is_kept_ = false;
+  file.stands_ = host_file::standing::none;
   const std::lock_guard own(file.mutex_);
   last.swap(file.file_);
   return true;
@@ -88,8 +80,8 @@ int file_table::note_write(const lookups::entry& through, const lookups& known) 
   host_file_list one{through.file};
   {
     const std::lock_guard lock(nodes_mutex_);
-    if (file.is_writer_ || file.is_kept_) return 0;
-    file.is_kept_ = file.is_requested_ = true;
+    if (file.stands_ != host_file::standing::none) return 0;
+    file.stands_ = host_file::standing::in_round;
     file.place_ = one.begin();
     closed_.splice(closed_.end(), one);
     const std::lock_guard own(file.mutex_);
@@ -101,7 +93,7 @@ int file_table::note_write(const lookups::entry& through, const lookups& known) 
 void file_table::note_close(host_file& file) {
   {
     const std::lock_guard lock(nodes_mutex_);
-    if (file.is_writer_) {
+    if (file.stands_ == host_file::standing::writer) {
       host_file_list& files = writers_[file.node()];
       files.splice(files.begin(), files, file.place_);
     }
@@ -208,7 +200,7 @@ int file_table::report(host_file& file, bool again) {
   }
   if (status == 0) return 0;
   errors_.add(file.path(), status, file_operation::close);
-  if (is_loss(status)) file.writing()->syncs.note_error(status);
+  if (!backend_file::could_not_ask(status)) file.writing()->syncs.note_error(status);
   else if (again) file.mark_untold();
   return status;
 }
@@ -246,14 +238,16 @@ int file_table::ask_closed(const host_file& file) noexcept {
 
 void file_table::ask_closed() noexcept {
   if (!awaits_asking()) return;
-  const auto is_waiting = [](const std::shared_ptr<host_file>& one) { return !one->is_requested_; };
+  const auto is_waiting = [](const std::shared_ptr<host_file>& one) {
+    return one->stands_ == host_file::standing::closed;
+  };
   std::shared_ptr<host_file> file;
   {
     const std::lock_guard lock(nodes_mutex_);
     const auto found = std::ranges::find_if(closed_, is_waiting);
     if (found != closed_.end()) {
       file = *found;
-      file->is_requested_ = true;
+      file->stands_ = host_file::standing::in_round;
     }
     // For another thread, because this one may hang.
     awaits_asking_ = std::ranges::any_of(closed_, is_waiting);
@@ -274,7 +268,7 @@ void file_table::give_up(const std::string& path, backend_file& file,
     }
     if (status == 0) return;
     errors_.add(path, status, file_operation::close);
-    if (!is_loss(status)) return;
+    if (backend_file::could_not_ask(status)) return;
     if (!identified) {
       // It may be any file.
       for (const std::shared_ptr<host_file>& writer : writers())

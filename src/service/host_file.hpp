@@ -165,12 +165,11 @@ class host_file {
     writing_->untold.fetch_sub(1);
     return true;
   }
-  // Its place among the writers of its node, or among the closed files that were not asked. Guarded
-  // by file_table::nodes_mutex_.
+  // Where `place_` is: among the writers of its node, or among the closed files that were not asked
+  // yet; `in_round`: a round was requested that asks it. Guarded by file_table::nodes_mutex_.
+  enum class standing { none, writer, closed, in_round };
+  standing stands_ = standing::none;
   host_file_list::iterator place_;
-  bool is_writer_ = false;
-  bool is_kept_ = false;
-  bool is_requested_ = false;        // a round was requested that asks it
   std::atomic<bool> untold_{false};  // sequentially consistent; see mark_untold()
   std::mutex mutex_;                 // guards file_ and used_
   std::shared_ptr<backend_file> file_;
