@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace gpufs {
 
@@ -105,6 +106,15 @@ class backend_file {
   }
 };
 
+// What close(2) has returned for a descriptor of a file.
+struct close_error {
+  std::string path;
+  // As in file_identity. All empty: it may be any file.
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  int status = 0;  // -errno
+};
+
 // Marks a thread as an opener (backend::enter_opener). The same thread destroys the guard, when it
 // needs the backend no more.
 class descriptor_table_guard {
@@ -153,6 +163,10 @@ class backend {
   // threads call it between requests, at least once a second; after they have ended, another thread
   // calls it once.
   virtual void close_handed() {}
+  // Returns the errors of closes since the last call that no report_close() has returned. Such a
+  // close may be that of a file that is only read: a file system may tell it of bytes that were
+  // written through another one.
+  virtual std::vector<close_error> take_close_errors() { return {}; }
   // Number of descriptors of the process that the backend keeps open although no file needs them:
   // closing one would release POSIX locks of the program. They take room as those of open files do.
   virtual std::size_t kept_descriptors() const { return 0; }

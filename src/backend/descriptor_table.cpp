@@ -191,15 +191,15 @@ int descriptor_table::close_now(int descriptor) const noexcept {
   return status == 0 ? 0 : -errno;
 }
 
-void descriptor_table::close(int descriptor) noexcept {
+void descriptor_table::close(int descriptor, std::shared_ptr<const close_listener> told) noexcept {
   if (is_of_this_thread()) {
-    close_or_keep(descriptor);
+    close_or_keep(descriptor, std::move(told));
     return;
   }
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   try {
-    handed_.push_back(descriptor);
+    handed_.push_back({descriptor, std::move(told)});
   } catch (const std::bad_alloc&) {
     return;  // stays open as long as its table
   }
@@ -242,32 +242,34 @@ int descriptor_table::report_close(int descriptor, closing_thread& other) const 
 
 void descriptor_table::close_handed() noexcept {
   while (any_handed_.load(std::memory_order_relaxed)) {
-    std::array<int, 64> taken;
+    std::array<handed_descriptor, 16> taken;
     std::size_t count = 0;
     {
       const std::lock_guard lock(mutex_);
       count = std::min(taken.size(), handed_.size());
-      std::copy_n(handed_.end() - static_cast<std::ptrdiff_t>(count), count, taken.begin());
+      std::move(handed_.end() - static_cast<std::ptrdiff_t>(count), handed_.end(), taken.begin());
       handed_.resize(handed_.size() - count);
       if (handed_.empty()) any_handed_.store(false, std::memory_order_relaxed);
     }
-    for (std::size_t i = 0; i < count; ++i) close_or_keep(taken[i]);
+    for (std::size_t i = 0; i < count; ++i)
+      close_or_keep(taken[i].number, std::move(taken[i].told));
   }
   close_kept();
 }
 
-void descriptor_table::close_or_keep(int descriptor) noexcept {
+void descriptor_table::close_or_keep(int descriptor,
+                                     std::shared_ptr<const close_listener> told) noexcept {
   struct stat s;
-  // An error is dropped. A file that writes was asked for its error before (report_close()).
   if (is_own() || !is_locked(descriptor) || fstat(descriptor, &s) != 0) {
-    (void)close_now(descriptor);
+    const int status = close_now(descriptor);
+    if (told != nullptr) told->tell(status);
     return;
   }
   const int access = fcntl(descriptor, F_GETFL) & O_ACCMODE;
   kept_count_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   try {
-    kept_.push_back({{s.st_dev, s.st_ino, access}, descriptor});
+    kept_.push_back({{s.st_dev, s.st_ino, access}, descriptor, std::move(told)});
   } catch (const std::bad_alloc&) {
     return;  // stays open as long as its table
   }
@@ -288,8 +290,8 @@ void descriptor_table::close_kept() noexcept {
     seen.swap(kept_);
     any_kept_.store(false, std::memory_order_relaxed);
   }
-  for (const kept_descriptor& k : seen) {
-    close_or_keep(k.number);
+  for (kept_descriptor& k : seen) {
+    close_or_keep(k.number, std::move(k.told));
     // After the close, because the descriptor counts until then.
     kept_count_.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -297,12 +299,13 @@ void descriptor_table::close_kept() noexcept {
 
 int descriptor_table::take_kept(const kept_name& name, int path) {
   if (!any_kept_.load(std::memory_order_relaxed)) return -ENOENT;
-  kept_descriptor taken{};
+  kept_descriptor taken;
   {
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(kept_, name, &kept_descriptor::name);
     if (found == kept_.end()) return -ENOENT;
-    taken = std::exchange(*found, kept_.back());
+    std::swap(*found, kept_.back());
+    taken = std::move(kept_.back());
     kept_.pop_back();
   }
   kept_count_.fetch_sub(1, std::memory_order_relaxed);
@@ -310,7 +313,7 @@ int descriptor_table::take_kept(const kept_name& name, int path) {
   if (path < 0 || syscall(faccessat2_call, path, "", wanted, AT_EACCESS | AT_EMPTY_PATH) == 0)
     return taken.number;
   const int status = -errno;
-  close_or_keep(taken.number);
+  close_or_keep(taken.number, std::move(taken.told));
   return status;
 }
 
@@ -344,11 +347,13 @@ int descriptor_table::copy(int descriptor) const {
 
 void descriptor_table::end() {
   const std::lock_guard life(life_);
+  std::vector<handed_descriptor> handed;
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
-    handed_.clear();
+    handed.swap(handed_);
   }
+  for (handed_descriptor& h : handed) close_or_keep(h.number, std::move(h.told));
   // Close everything in the table now. The thread's end would do it too, but perhaps only after
   // other threads have seen the thread end. A close may wait for the file system, so mutex_ is not
   // held: close() of other threads takes it.

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/close_errors.hpp"
 #include "backend/closing_thread.hpp"
 #include "backend/counted_mapping.hpp"
 #include "backend/descriptor_table.hpp"
@@ -63,20 +64,25 @@ class posix_mapping final : public file_mapping {
 class posix_file final : public backend_file {
  public:
   // `fd`: a descriptor of the calling thread's table. `closes`: for a file to be changed.
-  // `unreported`: the error of a close of this file, which the next report returns.
+  // `unreported`: the error of a close of this file, which the next report returns. `told`: of the
+  // other closes.
   posix_file(int fd, const posix_backend_options& options, bool readable,
-             std::shared_ptr<closing_thread> closes, int unreported)
+             std::shared_ptr<closing_thread> closes, int unreported,
+             std::shared_ptr<close_listener> told)
       : readable_(readable), unreported_(unreported), closes_(std::move(closes)),
-        home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
+        told_(std::move(told)), home_(descriptor_table::shared_of_this_thread()),
+        home_fd_(home_ != nullptr ? fd : -1),
         unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max),
         maps_writes_(options.mapped_writes && readable), fd_(home_ != nullptr ? -1 : fd) {}
   ~posix_file() override {
     delete mapped_.load(std::memory_order_acquire);
     delete mapped_to_write_.load(std::memory_order_acquire);
-    if (home_ != nullptr) home_->close(home_fd_);
+    // An error that a report has told already is no news. It may stay for all closes.
+    const auto told = has_reported_.load(std::memory_order_relaxed) ? nullptr : told_;
+    if (home_ != nullptr) home_->close(home_fd_, told);
     // Acquire: pairs with the release of the thread that opened it, in in_process_table().
     if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0)
-      descriptor_table::of_process().close(fd);
+      descriptor_table::of_process().close(fd, told);
   }
   posix_file(const posix_file&) = delete;
   posix_file& operator=(const posix_file&) = delete;
@@ -98,8 +104,8 @@ class posix_file final : public backend_file {
     identity.mode = s.stx_mode;
     // Relaxed: each user of these got the file from the thread that opened it, which called this
     // first.
-    device_.store(identity.device, std::memory_order_relaxed);
-    inode_.store(identity.inode, std::memory_order_relaxed);
+    told_->device.store(identity.device, std::memory_order_relaxed);
+    told_->inode.store(identity.inode, std::memory_order_relaxed);
     return 0;
   }
 
@@ -197,7 +203,9 @@ class posix_file final : public backend_file {
     if (fd < 0 || !table.is_of_this_thread()) return -EAGAIN;
     const int status = table.report_close(fd, *closes_);
     const int before = unreported_.exchange(0, std::memory_order_relaxed);
-    return before != 0 ? before : status;
+    const int result = before != 0 ? before : status;
+    if (result != 0 && !could_not_ask(result)) has_reported_.store(true, std::memory_order_relaxed);
+    return result;
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
@@ -221,13 +229,14 @@ class posix_file final : public backend_file {
   // none: for it the file is opened for this one use.
   class descriptor {
    public:
-    explicit descriptor(posix_file& file) : table_(descriptor_table::of_this_thread()) {
+    explicit descriptor(posix_file& file)
+        : file_(file), table_(descriptor_table::of_this_thread()) {
       if (&table_ == file.home_.get()) number_ = file.home_fd_;
       else if (!table_.is_own()) number_ = file.in_process_table();
       else number_ = file.reopen(), passing_ = number_ >= 0;
     }
     ~descriptor() {
-      if (passing_) table_.close(number_);
+      if (passing_) table_.close(number_, file_.told_);
     }
     descriptor(const descriptor&) = delete;
     descriptor& operator=(const descriptor&) = delete;
@@ -235,6 +244,7 @@ class posix_file final : public backend_file {
     int number() const { return number_; }  // or -errno
 
    private:
+    const posix_file& file_;
     descriptor_table& table_;
     int number_ = -1;
     bool passing_ = false;
@@ -261,7 +271,7 @@ class posix_file final : public backend_file {
     const int fresh = reopen();
     if (fresh < 0) return fresh;
     if (fd_.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return fresh;
-    descriptor_table::of_process().close(fresh);  // another thread was faster
+    descriptor_table::of_process().close(fresh, told_);  // another thread was faster
     return known;
   }
 
@@ -269,8 +279,8 @@ class posix_file final : public backend_file {
   // descriptor, or -errno.
   int reopen() {
     const int kept = descriptor_table::of_this_thread().take_kept(
-        {device_.load(std::memory_order_relaxed), inode_.load(std::memory_order_relaxed),
-         O_RDONLY});
+        {told_->device.load(std::memory_order_relaxed),
+         told_->inode.load(std::memory_order_relaxed), O_RDONLY});
     if (kept >= 0) return kept;
     const int fd = home_ != nullptr
                        ? home_->reopen(home_fd_)
@@ -280,10 +290,10 @@ class posix_file final : public backend_file {
     // is the same file.
     struct statx s;
     const int known = statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 ? 0 : -errno;
-    if (known == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
-        makedev(s.stx_dev_major, s.stx_dev_minor) == device_.load(std::memory_order_relaxed))
+    if (known == 0 && s.stx_ino == told_->inode.load(std::memory_order_relaxed) &&
+        makedev(s.stx_dev_major, s.stx_dev_minor) == told_->device.load(std::memory_order_relaxed))
       return fd;
-    descriptor_table::of_this_thread().close(fd);
+    descriptor_table::of_this_thread().close(fd, told_);
     return known < 0 ? known : -ESTALE;
   }
 
@@ -307,8 +317,11 @@ class posix_file final : public backend_file {
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
   const bool readable_;
-  std::atomic<int> unreported_;  // relaxed: it orders no other memory
+  // Relaxed, as the next: they order no other memory.
+  std::atomic<int> unreported_;
+  std::atomic<bool> has_reported_{false};  // report_close() has returned an error
   const std::shared_ptr<closing_thread> closes_;
+  const std::shared_ptr<close_listener> told_;  // also has the file's numbers, as of identify()
   // The table of the opener that opened the file. Null: the process's table.
   const std::shared_ptr<descriptor_table> home_;
   const int home_fd_;  // in home_
@@ -316,7 +329,6 @@ class posix_file final : public backend_file {
   std::atomic<std::uint32_t> unmapped_reads_;
   const bool maps_writes_;
   std::atomic<int> fd_;  // in the process's table; -1: not open there yet
-  std::atomic<std::uint64_t> device_{0}, inode_{0};  // as of the last identify()
   std::atomic<mapped_reads*> mapped_{nullptr};
   std::atomic<mapped_writes*> mapped_to_write_{nullptr};
 };
@@ -339,7 +351,10 @@ class posix_backend final : public backend {
     int reported = 0;
     if (how.write) fd = descriptor_table::of_this_thread().move_from_copied(fd, reported);
     try {
-      file = std::make_unique<posix_file>(fd, options_, readable, closes_, reported);
+      auto told =
+          std::make_shared<close_listener>(errors_ != nullptr ? path : std::string(), errors_);
+      file =
+          std::make_unique<posix_file>(fd, options_, readable, closes_, reported, std::move(told));
     } catch (...) {
       descriptor_table::of_this_thread().close(fd);
       throw;
@@ -361,6 +376,9 @@ class posix_backend final : public backend {
   }
 
   void close_handed() override { descriptor_table::of_this_thread().close_handed(); }
+  std::vector<close_error> take_close_errors() override {
+    return errors_ != nullptr ? errors_->take() : std::vector<close_error>();
+  }
   std::size_t kept_descriptors() const override {
     return descriptor_table::of_process().kept_count();
   }
@@ -374,6 +392,8 @@ class posix_backend final : public backend {
   // Null: read-only.
   const std::shared_ptr<closing_thread> closes_ =
       options_.read_only ? nullptr : std::make_shared<closing_thread>();
+  const std::shared_ptr<close_errors> errors_ =
+      options_.read_only ? nullptr : std::make_shared<close_errors>();
 };
 
 }  // namespace

@@ -428,6 +428,7 @@ int file_table::close(std::uint64_t handle, int discarded, closing how) {
   if (is_kept && how == closing::asks) return ask_closed(*last);
   if (is_kept) awaits_asking_ = true;
   else last->close_backend_file();
+  note_close_errors();
   return 0;
 }
 

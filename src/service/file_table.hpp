@@ -264,7 +264,13 @@ class file_table {
 
   // As in `backend`.
   std::unique_ptr<descriptor_table_guard> enter_opener() { return io_->enter_opener(); }
-  void close_handed() { io_->close_handed(); }
+  void close_handed() {
+    io_->close_handed();
+    note_close_errors();
+  }
+  // Takes the errors that closes of the backend have returned (backend::take_close_errors()) to the
+  // log, and to the files that write the same bytes. Does not throw. Does not wait.
+  void note_close_errors() noexcept;
 
  private:
   // A handle is one number, never 0: a place's generation (46 bits), then place and shard (18
@@ -369,6 +375,8 @@ class file_table {
   bool forget_closed(host_file& file, bool at_once);
   void give_up(const std::string& path, backend_file& file,
                const std::optional<key>& identified) noexcept;
+  void note_loss(const std::optional<key>& of, int status) noexcept;
+  bool was_written(const key& of);
   bool make_room(unsigned first_shard);
 
   const std::shared_ptr<backend> io_;

@@ -87,6 +87,15 @@ bool file_table::has_unsettled(const file_version& version) const {
   return is_unsettled(*last);
 }
 
+// Whether this table has written the file, or may have.
+bool file_table::was_written(const key& of) {
+  version_shard& s = versions_[shard_of_version(of)];
+  const std::lock_guard lock(s.mutex);
+  const auto known = s.versions.find(of);
+  if (known == s.versions.end()) return s.forgotten_left_at != 0;
+  return known->second->was_written || known->second->left_at != 0;
+}
+
 bool file_table::confirm(std::uint64_t handle) {
   const std::shared_ptr<host_file> file = find(handle);
   if (file == nullptr) return true;  // its caller has withdrawn the open

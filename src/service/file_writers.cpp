@@ -130,6 +130,7 @@ int file_table::make_round(writing_state& of, sync_rounds::kind what,
     }
   }
   if (thrown) std::rethrow_exception(thrown);
+  note_close_errors();
   return status != 0 ? status : of.syncs.error();
 }
 
@@ -259,32 +260,52 @@ void file_table::ask_closed() noexcept {
 // error of bytes that were written through other files, which then tell of it.
 void file_table::give_up(const std::string& path, backend_file& file,
                          const std::optional<key>& identified) noexcept {
+  int status = -EIO;
   try {
-    int status = -EIO;
+    status = report_close(file);
+  } catch (...) {
+    // A backend is the user's and may throw any type.
+  }
+  if (status == 0) return;
+  errors_.add(path, status, file_operation::close);
+  if (!backend_file::could_not_ask(status)) note_loss(identified, status);
+}
+
+// Bytes that were written through files of `of` may be lost. No value: of any file.
+void file_table::note_loss(const std::optional<key>& of, int status) noexcept {
+  if (!of) {
     try {
-      status = report_close(file);
-    } catch (...) {
-      // A backend is the user's and may throw any type.
-    }
-    if (status == 0) return;
-    errors_.add(path, status, file_operation::close);
-    if (backend_file::could_not_ask(status)) return;
-    if (!identified) {
-      // It may be any file.
       for (const std::shared_ptr<host_file>& writer : writers())
         writer->writing()->syncs.note_error(status);
-      return;
+    } catch (const std::bad_alloc&) {
+      // No memory: the log has the error.
     }
-    std::shared_ptr<writing_state> state;
-    {
-      version_shard& s = versions_[shard_of_version(*identified)];
-      const std::lock_guard lock(s.mutex);
-      const auto known = s.versions.find(*identified);
-      if (known != s.versions.end()) state = known->second->last_writing.lock();
-    }
-    if (state != nullptr) state->syncs.note_error(status);
-  } catch (const std::bad_alloc&) {
-    // No memory: the log has the error.
+    return;
+  }
+  std::shared_ptr<writing_state> state;
+  {
+    version_shard& s = versions_[shard_of_version(*of)];
+    const std::lock_guard lock(s.mutex);
+    const auto known = s.versions.find(*of);
+    if (known != s.versions.end()) state = known->second->last_writing.lock();
+  }
+  if (state != nullptr) state->syncs.note_error(status);
+}
+
+void file_table::note_close_errors() noexcept {
+  std::vector<close_error> taken;
+  try {
+    taken = io_->take_close_errors();
+  } catch (...) {
+    // A backend is the user's and may throw any type.
+  }
+  for (const close_error& e : taken) {
+    std::optional<key> of;
+    if (e.inode != 0 || e.device != 0) of = key{e.device, e.inode};
+    // What other programs have written is their loss.
+    if (of && !was_written(*of)) continue;
+    errors_.add(e.path, e.status, file_operation::close);
+    note_loss(of, e.status);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gpufs/backend.hpp"
 
@@ -60,6 +61,7 @@ class fault_backend final : public backend {
     return wrapped_->enter_opener();
   }
   void close_handed() override { wrapped_->close_handed(); }
+  std::vector<close_error> take_close_errors() override { return wrapped_->take_close_errors(); }
   std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
   // Rules are evaluated in the order in which they were added. All that strike take effect, up to
