@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace gpufs {
 
@@ -33,6 +32,14 @@ class file_mapping {
   virtual ~file_mapping() = default;
   virtual char* data() const = 0;
   virtual std::uint64_t bytes() const = 0;
+};
+
+// Is told of the closes of one file's descriptors. Thread-safe.
+class close_listener {
+ public:
+  virtual ~close_listener() = default;
+  // `status`: -errno of close(2). The caller holds no mutex that a call of the backend takes.
+  virtual void close_failed(int status) noexcept = 0;
 };
 
 // How to open a file for changes; as the flags of open(2) with these names.
@@ -100,19 +107,15 @@ class backend_file {
   // open. Returns 0, or -errno; could_not_ask() tells which errors say nothing about the bytes.
   // Called by threads that have the process's descriptor table.
   virtual int report_close() { return 0; }
+  // Names who is told what closes of this file's descriptors return, also of a file that is only
+  // read: a file system may tell a close of bytes that were written through another descriptor. An
+  // error that the last report_close() has returned need not be told again. Called once, before
+  // another thread uses the object.
+  virtual void tell_closes(std::shared_ptr<close_listener> listener) { (void)listener; }
   // Whether a result of report_close() says that it could not ask.
   static bool could_not_ask(int status) {
     return status == -EAGAIN || status == -EMFILE || status == -ENFILE;
   }
-};
-
-// What close(2) has returned for a descriptor of a file.
-struct close_error {
-  std::string path;
-  // As in file_identity. All empty: it may be any file.
-  std::uint64_t device = 0;
-  std::uint64_t inode = 0;
-  int status = 0;  // -errno
 };
 
 // Marks a thread as an opener (backend::enter_opener). The same thread destroys the guard, when it
@@ -163,10 +166,6 @@ class backend {
   // threads call it between requests, at least once a second; after they have ended, another thread
   // calls it once.
   virtual void close_handed() {}
-  // Returns the errors of closes since the last call that no report_close() has returned. Such a
-  // close may be that of a file that is only read: a file system may tell it of bytes that were
-  // written through another one.
-  virtual std::vector<close_error> take_close_errors() { return {}; }
   // Number of descriptors of the process that the backend keeps open although no file needs them:
   // closing one would release POSIX locks of the program. They take room as those of open files do.
   virtual std::size_t kept_descriptors() const { return 0; }

@@ -191,7 +191,7 @@ int descriptor_table::close_now(int descriptor) const noexcept {
   return status == 0 ? 0 : -errno;
 }
 
-void descriptor_table::close(int descriptor, std::shared_ptr<const close_listener> told) noexcept {
+void descriptor_table::close(int descriptor, std::shared_ptr<close_listener> told) noexcept {
   if (is_of_this_thread()) {
     close_or_keep(descriptor, std::move(told));
     return;
@@ -258,11 +258,12 @@ void descriptor_table::close_handed() noexcept {
 }
 
 void descriptor_table::close_or_keep(int descriptor,
-                                     std::shared_ptr<const close_listener> told) noexcept {
+                                     std::shared_ptr<close_listener> told) noexcept {
   struct stat s;
   if (is_own() || !is_locked(descriptor) || fstat(descriptor, &s) != 0) {
     const int status = close_now(descriptor);
-    if (told != nullptr) told->tell(status);
+    // EBADF: the program has closed it.
+    if (status != 0 && status != -EBADF && told != nullptr) told->close_failed(status);
     return;
   }
   const int access = fcntl(descriptor, F_GETFL) & O_ACCMODE;

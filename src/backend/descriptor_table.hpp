@@ -32,7 +32,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/close_errors.hpp"
 #include "backend/stream_numbers.hpp"
 #include "gpufs/backend.hpp"
 
@@ -105,7 +104,7 @@ class descriptor_table {
 
   // Called by any thread. Closes the descriptor, or leaves it to a thread of this table. No other
   // thread may use the descriptor any more. `told`: gets the error of the close. Null: nobody does.
-  void close(int descriptor, std::shared_ptr<const close_listener> told = nullptr) noexcept;
+  void close(int descriptor, std::shared_ptr<close_listener> told = nullptr) noexcept;
   // Called by threads of this table. Closes descriptors that other threads left, and now and then
   // those that were kept because of locks.
   void close_handed() noexcept;
@@ -123,7 +122,7 @@ class descriptor_table {
   // and returns -errno.
   int above_streams(int descriptor);
   int close_now(int descriptor) const noexcept;  // 0 or -errno
-  void close_or_keep(int descriptor, std::shared_ptr<const close_listener> told = nullptr) noexcept;
+  void close_or_keep(int descriptor, std::shared_ptr<close_listener> told = nullptr) noexcept;
   void close_kept() noexcept;
   int copy(int descriptor) const;
   void end();
@@ -142,13 +141,13 @@ class descriptor_table {
   std::mutex mutex_;  // guards handed_ and kept_, and with life_ ended_
   struct handed_descriptor {
     int number = -1;
-    std::shared_ptr<const close_listener> told;
+    std::shared_ptr<close_listener> told;
   };
   std::vector<handed_descriptor> handed_;
   struct kept_descriptor {
     kept_name name;
     int number;
-    std::shared_ptr<const close_listener> told;
+    std::shared_ptr<close_listener> told;
   };
   std::vector<kept_descriptor> kept_;  // guarded by mutex_
   // Relaxed: the count orders no other memory. Never too low: a descriptor that close_kept() has

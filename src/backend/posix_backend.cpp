@@ -25,7 +25,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/close_errors.hpp"
 #include "backend/closing_thread.hpp"
 #include "backend/counted_mapping.hpp"
 #include "backend/descriptor_table.hpp"
@@ -61,24 +60,41 @@ class posix_mapping final : public file_mapping {
   std::uint64_t bytes_;
 };
 
+// Passes on all errors but one.
+class all_but final : public close_listener {
+ public:
+  all_but(int known, std::shared_ptr<close_listener> to) : known_(known), to_(std::move(to)) {}
+  void close_failed(int status) noexcept override {
+    if (status != known_) to_->close_failed(status);
+  }
+
+ private:
+  const int known_;
+  const std::shared_ptr<close_listener> to_;
+};
+
 class posix_file final : public backend_file {
  public:
   // `fd`: a descriptor of the calling thread's table. `closes`: for a file to be changed.
-  // `unreported`: the error of a close of this file, which the next report returns. `told`: of the
-  // other closes.
+  // `unreported`: the error of a close of this file, which the next report returns.
   posix_file(int fd, const posix_backend_options& options, bool readable,
-             std::shared_ptr<closing_thread> closes, int unreported,
-             std::shared_ptr<close_listener> told)
+             std::shared_ptr<closing_thread> closes, int unreported)
       : readable_(readable), unreported_(unreported), closes_(std::move(closes)),
-        told_(std::move(told)), home_(descriptor_table::shared_of_this_thread()),
-        home_fd_(home_ != nullptr ? fd : -1),
+        home_(descriptor_table::shared_of_this_thread()), home_fd_(home_ != nullptr ? fd : -1),
         unmapped_reads_(options.mapped_reads ? 0 : unmapped_reads_max),
         maps_writes_(options.mapped_writes && readable), fd_(home_ != nullptr ? -1 : fd) {}
   ~posix_file() override {
     delete mapped_.load(std::memory_order_acquire);
     delete mapped_to_write_.load(std::memory_order_acquire);
-    // An error that a report has told already is no news. It may stay for all closes.
-    const auto told = has_reported_.load(std::memory_order_relaxed) ? nullptr : told_;
+    std::shared_ptr<close_listener> told = std::move(listener_);
+    if (const int known = reported_.load(std::memory_order_relaxed);
+        known != 0 && told != nullptr) {
+      try {
+        told = std::make_shared<all_but>(known, told);
+      } catch (const std::bad_alloc&) {
+        // The error may be told twice.
+      }
+    }
     if (home_ != nullptr) home_->close(home_fd_, told);
     // Acquire: pairs with the release of the thread that opened it, in in_process_table().
     if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0)
@@ -104,8 +120,8 @@ class posix_file final : public backend_file {
     identity.mode = s.stx_mode;
     // Relaxed: each user of these got the file from the thread that opened it, which called this
     // first.
-    told_->device.store(identity.device, std::memory_order_relaxed);
-    told_->inode.store(identity.inode, std::memory_order_relaxed);
+    device_.store(identity.device, std::memory_order_relaxed);
+    inode_.store(identity.inode, std::memory_order_relaxed);
     return 0;
   }
 
@@ -175,6 +191,8 @@ class posix_file final : public backend_file {
       if (mapped != nullptr && mapped->write(fd.number(), from, bytes, offset))
         done = bytes - mapped_writes::tail_bytes;
     }
+    if (reported_.load(std::memory_order_relaxed) != 0)
+      reported_.store(0, std::memory_order_relaxed);
     const ssize_t n =
         pwrite(fd.number(), from + done, bytes - done, static_cast<off_t>(offset + done));
     return n < 0 ? -errno : static_cast<std::int64_t>(done) + n;
@@ -193,6 +211,9 @@ class posix_file final : public backend_file {
     if (!fd) return fd.number();
     return fdatasync(fd.number()) == 0 ? 0 : -errno;
   }
+  void tell_closes(std::shared_ptr<close_listener> listener) override {
+    listener_ = std::move(listener);
+  }
   // The kernel reports to the file system each close of a descriptor, also of a copy.
   int report_close() override {
     if (closes_ == nullptr) return 0;  // the file was not opened to be changed
@@ -204,7 +225,7 @@ class posix_file final : public backend_file {
     const int status = table.report_close(fd, *closes_);
     const int before = unreported_.exchange(0, std::memory_order_relaxed);
     const int result = before != 0 ? before : status;
-    if (result != 0 && !could_not_ask(result)) has_reported_.store(true, std::memory_order_relaxed);
+    if (!could_not_ask(result)) reported_.store(result, std::memory_order_relaxed);
     return result;
   }
 
@@ -236,7 +257,7 @@ class posix_file final : public backend_file {
       else number_ = file.reopen(), passing_ = number_ >= 0;
     }
     ~descriptor() {
-      if (passing_) table_.close(number_, file_.told_);
+      if (passing_) table_.close(number_, file_.listener_);
     }
     descriptor(const descriptor&) = delete;
     descriptor& operator=(const descriptor&) = delete;
@@ -271,7 +292,7 @@ class posix_file final : public backend_file {
     const int fresh = reopen();
     if (fresh < 0) return fresh;
     if (fd_.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return fresh;
-    descriptor_table::of_process().close(fresh, told_);  // another thread was faster
+    descriptor_table::of_process().close(fresh, listener_);  // another thread was faster
     return known;
   }
 
@@ -279,8 +300,8 @@ class posix_file final : public backend_file {
   // descriptor, or -errno.
   int reopen() {
     const int kept = descriptor_table::of_this_thread().take_kept(
-        {told_->device.load(std::memory_order_relaxed),
-         told_->inode.load(std::memory_order_relaxed), O_RDONLY});
+        {device_.load(std::memory_order_relaxed), inode_.load(std::memory_order_relaxed),
+         O_RDONLY});
     if (kept >= 0) return kept;
     const int fd = home_ != nullptr
                        ? home_->reopen(home_fd_)
@@ -290,10 +311,10 @@ class posix_file final : public backend_file {
     // is the same file.
     struct statx s;
     const int known = statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 ? 0 : -errno;
-    if (known == 0 && s.stx_ino == told_->inode.load(std::memory_order_relaxed) &&
-        makedev(s.stx_dev_major, s.stx_dev_minor) == told_->device.load(std::memory_order_relaxed))
+    if (known == 0 && s.stx_ino == inode_.load(std::memory_order_relaxed) &&
+        makedev(s.stx_dev_major, s.stx_dev_minor) == device_.load(std::memory_order_relaxed))
       return fd;
-    descriptor_table::of_this_thread().close(fd, told_);
+    descriptor_table::of_this_thread().close(fd, listener_);
     return known < 0 ? known : -ESTALE;
   }
 
@@ -319,9 +340,10 @@ class posix_file final : public backend_file {
   const bool readable_;
   // Relaxed, as the next: they order no other memory.
   std::atomic<int> unreported_;
-  std::atomic<bool> has_reported_{false};  // report_close() has returned an error
+  // What the last report returned, if nothing was written since: the close may return it once more.
+  std::atomic<int> reported_{0};
+  std::shared_ptr<close_listener> listener_;  // set before the file is shared
   const std::shared_ptr<closing_thread> closes_;
-  const std::shared_ptr<close_listener> told_;  // also has the file's numbers, as of identify()
   // The table of the opener that opened the file. Null: the process's table.
   const std::shared_ptr<descriptor_table> home_;
   const int home_fd_;  // in home_
@@ -329,6 +351,7 @@ class posix_file final : public backend_file {
   std::atomic<std::uint32_t> unmapped_reads_;
   const bool maps_writes_;
   std::atomic<int> fd_;  // in the process's table; -1: not open there yet
+  std::atomic<std::uint64_t> device_{0}, inode_{0};  // as of the last identify()
   std::atomic<mapped_reads*> mapped_{nullptr};
   std::atomic<mapped_writes*> mapped_to_write_{nullptr};
 };
@@ -351,10 +374,7 @@ class posix_backend final : public backend {
     int reported = 0;
     if (how.write) fd = descriptor_table::of_this_thread().move_from_copied(fd, reported);
     try {
-      auto told =
-          std::make_shared<close_listener>(errors_ != nullptr ? path : std::string(), errors_);
-      file =
-          std::make_unique<posix_file>(fd, options_, readable, closes_, reported, std::move(told));
+      file = std::make_unique<posix_file>(fd, options_, readable, closes_, reported);
     } catch (...) {
       descriptor_table::of_this_thread().close(fd);
       throw;
@@ -376,9 +396,6 @@ class posix_backend final : public backend {
   }
 
   void close_handed() override { descriptor_table::of_this_thread().close_handed(); }
-  std::vector<close_error> take_close_errors() override {
-    return errors_ != nullptr ? errors_->take() : std::vector<close_error>();
-  }
   std::size_t kept_descriptors() const override {
     return descriptor_table::of_process().kept_count();
   }
@@ -392,8 +409,6 @@ class posix_backend final : public backend {
   // Null: read-only.
   const std::shared_ptr<closing_thread> closes_ =
       options_.read_only ? nullptr : std::make_shared<closing_thread>();
-  const std::shared_ptr<close_errors> errors_ =
-      options_.read_only ? nullptr : std::make_shared<close_errors>();
 };
 
 }  // namespace

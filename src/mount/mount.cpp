@@ -309,10 +309,7 @@ void mount::unmount() {
     throw error(ETIMEDOUT, std::string("unmount: ") + self_->obstacle);
 }
 
-file_error_list mount::file_errors() const {
-  self_->files_open->note_close_errors();
-  return self_->files_open->errors().list();
-}
+file_error_list mount::file_errors() const { return self_->files_open->errors().list(); }
 
 void mount::sync_folder(const std::filesystem::path& path) {
   const int status = self_->options.backend->sync_folder(path.native());

@@ -63,11 +63,6 @@ file_table::numbering file_table::numbering::random() {
   return numbers;
 }
 
-file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max,
-                       std::uint32_t nodes_max, const numbering& numbers)
-    : io_(std::move(io)), descriptors_max_(descriptors_max), numbers_(numbers),
-      nodes_max_(nodes_max), next_version_(numbers.first_version) {}
-
 int file_table::with_room(unsigned first_shard, const std::function<int()>& attempt) {
   int status = attempt();
   for (unsigned again = 1; again < attempts_max && (status == -EMFILE || status == -ENFILE);
@@ -144,6 +139,7 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   if (identity.device != expected.device || identity.inode != expected.inode ||
       identity.born_ns != expected.born_ns)
     return -ESTALE;
+  if (file.closes_ != nullptr) reached->tell_closes(file.closes_);
   const std::lock_guard lock(file.mutex_);
   if (file.file_ == nullptr) file.file_ = reached;
   file.open_.store(true, std::memory_order_relaxed);
@@ -231,29 +227,28 @@ int file_table::look_up(lookups::entries& among, std::uint64_t name, lookups& kn
 
 int file_table::open(std::string path, bool no_follow, std::uint64_t& handle,
                      std::shared_ptr<host_file>& result, unsigned shard) {
-  counted_path counted(std::move(path), path_bytes_);
-  if (!counted.fits(path_bytes_max)) return -ENFILE;
+  auto counted = std::make_shared<const counted_path>(std::move(path), path_bytes_);
+  if (!counted->fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
-  const int status = open_to_read(counted.text(), no_follow, shard, file);
+  const int status = open_to_read(counted->text(), no_follow, shard, file);
   if (status < 0) return status;
-  return enter(std::move(counted), no_follow, false, nullptr, std::move(file), handle, result,
-               shard);
+  return enter(counted, nullptr, no_follow, false, nullptr, std::move(file), handle, result, shard);
 }
 
 int file_table::open_to_change(std::string path, const open_how& how, std::uint64_t& handle,
                                std::shared_ptr<host_file>& result,
                                std::atomic<std::uint64_t>* joining) {
-  counted_path counted(std::move(path), path_bytes_);
-  if (!counted.fits(path_bytes_max)) return -ENFILE;
+  auto counted = std::make_shared<const counted_path>(std::move(path), path_bytes_);
+  if (!counted->fits(path_bytes_max)) return -ENFILE;
   std::shared_ptr<backend_file> file;
   const int status = open_backend(
       [&](std::unique_ptr<backend_file>& opened) {
-        return io_->open_to_change(counted.text(), how, opened);
+        return io_->open_to_change(counted->text(), how, opened);
       },
       how.write, 0, file);
   if (status < 0) return status;
-  return enter(std::move(counted), how.no_follow, how.write, joining, std::move(file), handle,
-               result, 0);
+  return enter(counted, nullptr, how.no_follow, how.write, joining, std::move(file), handle, result,
+               0);
 }
 
 int file_table::open_again(std::uint64_t& handle, std::shared_ptr<host_file>& file,
@@ -275,25 +270,24 @@ int file_table::open_again(std::uint64_t& handle, std::shared_ptr<host_file>& fi
     if (before->writes()) before->mark_untold();
     if (const int status = reach(*before, reached); status < 0) return status;
   }
-  counted_path counted(before->path(), path_bytes_);
-  if (!counted.fits(path_bytes_max)) return -ENFILE;
-  return enter(std::move(counted), before->no_follow_, before->writes(), joining,
+  return enter(before->path_, before->closes_, before->no_follow_, before->writes(), joining,
                std::move(reached), handle, file, static_cast<unsigned>(shard_of(handle)));
 }
 
 // Makes an opened backend file a file of the service. Returns 0 and a handle, or -errno.
-int file_table::enter(counted_path path, bool no_follow, bool writes,
+int file_table::enter(const std::shared_ptr<const counted_path>& path,
+                      std::shared_ptr<close_listener> closes, bool no_follow, bool writes,
                       std::atomic<std::uint64_t>* joining, std::shared_ptr<backend_file> file,
                       std::uint64_t& handle, std::shared_ptr<host_file>& result, unsigned shard) {
   std::optional<key> identified;
   result = nullptr;
   const auto give_up_file = [&] {
     // Both are moved at the same time.
-    if (writes && file != nullptr) give_up(path.text(), *file, identified);
+    if (writes && file != nullptr) give_up(path->text(), *file, identified);
   };
   try {
-    const int status =
-        try_to_enter(path, no_follow, writes, joining, file, identified, handle, result, shard);
+    const int status = try_to_enter(path, closes, no_follow, writes, joining, file, identified,
+                                    handle, result, shard);
     if (status < 0) give_up_file();
     return status;
   } catch (...) {
@@ -302,7 +296,8 @@ int file_table::enter(counted_path path, bool no_follow, bool writes,
   }
 }
 
-int file_table::try_to_enter(counted_path& path, bool no_follow, bool writes,
+int file_table::try_to_enter(const std::shared_ptr<const counted_path>& path,
+                             std::shared_ptr<close_listener>& closes, bool no_follow, bool writes,
                              std::atomic<std::uint64_t>* joining,
                              std::shared_ptr<backend_file>& file, std::optional<key>& identified,
                              std::uint64_t& handle, std::shared_ptr<host_file>& result,
@@ -318,6 +313,10 @@ int file_table::try_to_enter(counted_path& path, bool no_follow, bool writes,
     if (const int known = file->identify(identity); known < 0) return known;
     identified = key{identity.device, identity.inode};
     if (const int kind = check_kind(identity); kind < 0) return kind;
+    if (closes == nullptr && !is_read_only()) {
+      closes = listen(path, *identified);
+      file->tell_closes(closes);
+    }
     GPUFS_SCHEDULE_POINT("files.identified");
     status = version_of(identity, seen_ns, departures, writes, joining, given);
   }
@@ -332,8 +331,8 @@ int file_table::try_to_enter(counted_path& path, bool no_follow, bool writes,
   try {
     host_file_list one(writes ? 1 : 0);
     result =
-        std::make_shared<host_file>(std::move(path), no_follow, writes, node, given.is_fresh,
-                                    given.joined, given.is_confirmed, version, std::move(file));
+        std::make_shared<host_file>(path, no_follow, writes, node, given.is_fresh, given.joined,
+                                    given.is_confirmed, version, closes, std::move(file));
     // Before the handle exists, because a kernel may close a handle at once.
     if (writes) {
       one.front() = result;
@@ -428,7 +427,6 @@ int file_table::close(std::uint64_t handle, int discarded, closing how) {
   if (is_kept && how == closing::asks) return ask_closed(*last);
   if (is_kept) awaits_asking_ = true;
   else last->close_backend_file();
-  note_close_errors();
   return 0;
 }
 
@@ -439,6 +437,19 @@ std::size_t file_table::open_count() const {
     count += s.entries.size() - s.unused.size() - s.retired;
   }
   return count;
+}
+
+void file_table::close_readers() {
+  for (shard& s : shards_) {
+    std::vector<std::shared_ptr<host_file>> readers;
+    {
+      const std::shared_lock lock(s.mutex);
+      for (const entry& e : s.entries) {
+        if (e.file != nullptr && !e.file->writes()) readers.push_back(e.file);
+      }
+    }
+    for (const std::shared_ptr<host_file>& file : readers) file->close_backend_file();
+  }
 }
 
 // Closes backend files to free descriptors. Returns true if it closed some, or left them for other

@@ -102,6 +102,7 @@ class file_table {
              const numbering& numbers);
   file_table(std::shared_ptr<backend> io, std::size_t descriptors_max, std::uint32_t nodes_max = 0)
       : file_table(std::move(io), descriptors_max, nodes_max, numbering::random()) {}
+  ~file_table();
 
   // The number of backend files that are open now.
   std::size_t descriptors_open() const { return descriptors_->load(std::memory_order_relaxed); }
@@ -140,6 +141,8 @@ class file_table {
   // it must be opened again (open_again()). No open joins files that are not confirmed, or several
   // could keep a version alive that all of them should leave.
   bool confirm(std::uint64_t handle);
+  // Whether the version is open for writing, or calls that change the file are under way.
+  bool is_written(const file_version& version);
   int unlink(const std::string& path) { return io_->unlink(path); }
   int rename(const std::string& path, const std::string& new_path) {
     return io_->rename(path, new_path);
@@ -241,8 +244,7 @@ class file_table {
   struct round_request {
     sync_rounds::kind what = sync_rounds::kind::close;
     sync_rounds::answer done;
-    std::shared_ptr<void> place;    // see sync_rounds::add()
-    std::function<bool()> goes_on;  // asked before each call; if not, the round fails. Empty: yes
+    std::shared_ptr<void> place;  // see sync_rounds::add()
   };
   // `of`: host_file::writing(). `is_added`: set once `done` will be called, so also if an exception
   // of the backend leaves this function later.
@@ -264,13 +266,13 @@ class file_table {
 
   // As in `backend`.
   std::unique_ptr<descriptor_table_guard> enter_opener() { return io_->enter_opener(); }
-  void close_handed() {
-    io_->close_handed();
-    note_close_errors();
-  }
-  // Takes the errors that closes of the backend have returned (backend::take_close_errors()) to the
-  // log, and to the files that write the same bytes. Does not throw. Does not wait.
-  void note_close_errors() noexcept;
+  void close_handed() { io_->close_handed(); }
+  // Closes the backend files of all files that are only read; a later read opens them again. Called
+  // by each opener before its descriptor table ends: a table that ends tells nobody of errors.
+  void close_readers();
+  // No round makes calls any more: each one fails. The files that were not asked yet are among
+  // writers().
+  void end_rounds() { rounds_ended_ = true; }
 
  private:
   // A handle is one number, never 0: a place's generation (46 bits), then place and shard (18
@@ -323,10 +325,12 @@ class file_table {
                    std::shared_ptr<backend_file>& file);
   int open_to_read(const std::string& path, bool no_follow, unsigned first_shard,
                    std::shared_ptr<backend_file>& file);
-  int enter(counted_path path, bool no_follow, bool writes, std::atomic<std::uint64_t>* joining,
+  int enter(const std::shared_ptr<const counted_path>& path, std::shared_ptr<close_listener> closes,
+            bool no_follow, bool writes, std::atomic<std::uint64_t>* joining,
             std::shared_ptr<backend_file> file, std::uint64_t& handle,
             std::shared_ptr<host_file>& result, unsigned shard);
-  int try_to_enter(counted_path& path, bool no_follow, bool writes,
+  int try_to_enter(const std::shared_ptr<const counted_path>& path,
+                   std::shared_ptr<close_listener>& closes, bool no_follow, bool writes,
                    std::atomic<std::uint64_t>* joining, std::shared_ptr<backend_file>& file,
                    std::optional<key>& identified, std::uint64_t& handle,
                    std::shared_ptr<host_file>& result, unsigned shard);
@@ -367,7 +371,7 @@ class file_table {
     bool is_closed = false;
   };
   std::vector<file_to_ask> files_to_ask(const writing_state& of, sync_rounds::kind what) const;
-  int make_round(writing_state& of, sync_rounds::kind what, const std::function<bool()>& goes_on);
+  int make_round(writing_state& of, sync_rounds::kind what);
   int sync(host_file& file);
   int report(host_file& file, bool again);
   int report_closed(host_file& file);
@@ -376,6 +380,10 @@ class file_table {
   void give_up(const std::string& path, backend_file& file,
                const std::optional<key>& identified) noexcept;
   void note_loss(const std::optional<key>& of, int status) noexcept;
+  class listener;
+  struct listeners_link;
+  std::shared_ptr<close_listener> listen(std::shared_ptr<const counted_path> path, const key& of);
+  void note_close_error(const std::string& path, const key& of, int status) noexcept;
   bool was_written(const key& of);
   bool make_room(unsigned first_shard);
 
@@ -395,6 +403,8 @@ class file_table {
   // Closed before they were asked whether bytes are lost. The next round of their file does that.
   host_file_list closed_;
   std::atomic<bool> awaits_asking_{false};
+  std::atomic<bool> rounds_ended_{false};
+  const std::shared_ptr<listeners_link> listeners_;
   const std::uint32_t nodes_max_;
   // Relaxed: each value must only be unique. A mutex orders what passes with a version.
   std::atomic<std::uint64_t> next_version_;

@@ -87,6 +87,12 @@ bool file_table::has_unsettled(const file_version& version) const {
   return is_unsettled(*last);
 }
 
+bool file_table::is_written(const file_version& version) {
+  version_shard& s = versions_[shard_of_version({version.identity.device, version.identity.inode})];
+  const std::lock_guard lock(s.mutex);
+  return version.writers != 0 || is_changed(version);
+}
+
 // Whether this table has written the file, or may have.
 bool file_table::was_written(const key& of) {
   version_shard& s = versions_[shard_of_version(of)];

@@ -107,19 +107,18 @@ int file_table::ask(std::shared_ptr<writing_state> of, round_request r, bool& is
   const bool makes = of->syncs.add(r.what, std::move(r.done), std::move(r.place));
   is_added = true;
   if (!makes) return 0;
-  return of->syncs.make([&](sync_rounds::kind what) { return make_round(*of, what, r.goes_on); });
+  return of->syncs.make([&](sync_rounds::kind what) { return make_round(*of, what); });
 }
 
 // Makes one round. A request may concern bytes that were written through any of the files, and one
 // that was opened late may not be told of all errors. So a sync goes through all of them, and the
 // report of a close through those that may have an untold error. Returns the first error, also of
 // an earlier round.
-int file_table::make_round(writing_state& of, sync_rounds::kind what,
-                           const std::function<bool()>& goes_on) {
+int file_table::make_round(writing_state& of, sync_rounds::kind what) {
   int status = 0;
   std::exception_ptr thrown;  // the others are asked all the same
   for (const file_to_ask& one : files_to_ask(of, what)) {
-    if (goes_on && !goes_on()) return status != 0 ? status : -EIO;
+    if (rounds_ended_) return status != 0 ? status : -EIO;
     try {
       const int result = one.is_closed                      ? report_closed(*one.file)
                          : what == sync_rounds::kind::close ? report(*one.file, true)
@@ -130,7 +129,6 @@ int file_table::make_round(writing_state& of, sync_rounds::kind what,
     }
   }
   if (thrown) std::rethrow_exception(thrown);
-  note_close_errors();
   return status != 0 ? status : of.syncs.error();
 }
 
@@ -292,21 +290,50 @@ void file_table::note_loss(const std::optional<key>& of, int status) noexcept {
   if (state != nullptr) state->syncs.note_error(status);
 }
 
-void file_table::note_close_errors() noexcept {
-  std::vector<close_error> taken;
-  try {
-    taken = io_->take_close_errors();
-  } catch (...) {
-    // A backend is the user's and may throw any type.
+// What the listeners of a table share with it. Some of them outlive it.
+struct file_table::listeners_link {
+  explicit listeners_link(file_table& t) : table(&t) {}
+  std::mutex mutex;  // held while a listener uses the table. Taken before all mutexes of the table
+  file_table* table;
+};
+
+class file_table::listener final : public close_listener {
+ public:
+  listener(std::shared_ptr<listeners_link> link, std::shared_ptr<const counted_path> path,
+           const key& of)
+      : link_(std::move(link)), path_(std::move(path)), of_(of) {}
+  void close_failed(int status) noexcept override {
+    const std::lock_guard lock(link_->mutex);
+    if (link_->table != nullptr) link_->table->note_close_error(path_->text(), of_, status);
   }
-  for (const close_error& e : taken) {
-    std::optional<key> of;
-    if (e.inode != 0 || e.device != 0) of = key{e.device, e.inode};
-    // What other programs have written is their loss.
-    if (of && !was_written(*of)) continue;
-    errors_.add(e.path, e.status, file_operation::close);
-    note_loss(of, e.status);
-  }
+
+ private:
+  const std::shared_ptr<listeners_link> link_;
+  const std::shared_ptr<const counted_path> path_;
+  const key of_;
+};
+
+file_table::file_table(std::shared_ptr<backend> io, std::size_t descriptors_max,
+                       std::uint32_t nodes_max, const numbering& numbers)
+    : io_(std::move(io)), descriptors_max_(descriptors_max), numbers_(numbers),
+      listeners_(std::make_shared<listeners_link>(*this)), nodes_max_(nodes_max),
+      next_version_(numbers.first_version) {}
+
+file_table::~file_table() {
+  const std::lock_guard lock(listeners_->mutex);
+  listeners_->table = nullptr;
+}
+
+std::shared_ptr<close_listener> file_table::listen(std::shared_ptr<const counted_path> path,
+                                                   const key& of) {
+  return std::make_shared<listener>(listeners_, std::move(path), of);
+}
+
+void file_table::note_close_error(const std::string& path, const key& of, int status) noexcept {
+  // What other programs have written is their loss.
+  if (!was_written(of)) return;
+  errors_.add(path, status, file_operation::close);
+  note_loss(of, status);
 }
 
 }  // namespace gpufs

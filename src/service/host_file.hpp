@@ -84,22 +84,19 @@ class file_version {
 class counted_path {
  public:
   counted_path(std::string text, std::shared_ptr<std::atomic<std::size_t>> sum)
-      : text_(std::move(text)), bytes_(text_.size()), sum_(std::move(sum)) {
+      : text_(std::move(text)), sum_(std::move(sum)) {
     // Relaxed: the sum orders no other memory.
-    sum_->fetch_add(bytes_, std::memory_order_relaxed);
+    sum_->fetch_add(text_.size(), std::memory_order_relaxed);
   }
-  ~counted_path() {
-    if (sum_ != nullptr) sum_->fetch_sub(bytes_, std::memory_order_relaxed);
-  }
-  counted_path(counted_path&& other) noexcept = default;
-  counted_path& operator=(counted_path&&) = delete;
+  ~counted_path() { sum_->fetch_sub(text_.size(), std::memory_order_relaxed); }
+  counted_path(const counted_path&) = delete;
+  counted_path& operator=(const counted_path&) = delete;
   const std::string& text() const { return text_; }
   bool fits(std::size_t most) const { return sum_->load(std::memory_order_relaxed) <= most; }
 
  private:
-  std::string text_;
-  std::size_t bytes_;
-  std::shared_ptr<std::atomic<std::size_t>> sum_;  // null after a move
+  const std::string text_;
+  const std::shared_ptr<std::atomic<std::size_t>> sum_;
 };
 
 // One open file. Thread-safe.
@@ -108,14 +105,16 @@ class host_file {
   // `node`: the version's node, if the file uses it, else no_node. `is_fresh`: this open made the
   // version. `joined`: other files had the version open for writing. `is_confirmed`: see
   // file_table::confirm().
-  host_file(counted_path path, bool no_follow, bool writes, std::uint32_t node, bool is_fresh,
-            bool joined, bool is_confirmed, std::shared_ptr<file_version> version,
+  host_file(std::shared_ptr<const counted_path> path, bool no_follow, bool writes,
+            std::uint32_t node, bool is_fresh, bool joined, bool is_confirmed,
+            std::shared_ptr<file_version> version, std::shared_ptr<close_listener> closes,
             std::shared_ptr<backend_file> file)
       : path_(std::move(path)), no_follow_(no_follow), writes_(writes), is_fresh_(is_fresh),
         node_(node), joined_(joined), is_confirmed_(is_confirmed), version_(std::move(version)),
-        writing_(node != no_node ? version_->writing : nullptr), file_(std::move(file)) {}
+        closes_(std::move(closes)), writing_(node != no_node ? version_->writing : nullptr),
+        file_(std::move(file)) {}
 
-  const std::string& path() const { return path_.text(); }
+  const std::string& path() const { return path_->text(); }
   bool writes() const { return writes_; }
   bool is_fresh() const { return is_fresh_; }
   bool joined() const { return joined_; }
@@ -147,7 +146,7 @@ class host_file {
   // its queue for long; it reopens the path if it needs to.
   void close_backend_file();
 
-  const counted_path path_;
+  const std::shared_ptr<const counted_path> path_;
   const bool no_follow_;
   // A file that writes keeps its backend file: the path may lead to another file, or to none,
   // later.
@@ -157,6 +156,7 @@ class host_file {
   const bool joined_;
   bool is_confirmed_;  // guarded by the mutex of the version's shard
   const std::shared_ptr<file_version> version_;
+  const std::shared_ptr<close_listener> closes_;  // of its backend files; null: nobody is told
   // The version's state, kept while the file uses the node.
   const std::shared_ptr<writing_state> writing_;
   // Removes the mark. Returns whether there was one.

@@ -200,13 +200,20 @@ std::int32_t request_server::serve_read(const request& r, std::uint32_t slot,
 
 // How many of these bytes the file has, by the size that the host knows. Some files return bytes
 // past their size that are not data. For an offset past that size the host asks again, because the
-// file may have grown since its open. A file that is open for writing in this mount has a node, and
-// may grow at any time: then the size is not checked.
+// file may have grown since its open. A file that was open for writing in this mount, as its node
+// tells, has grown by any part, and while it is, it may grow at any time: then the size is not
+// checked.
 std::uint64_t request_server::readable_bytes(const file_table::lookups::entry& file,
-                                             std::uint64_t offset, std::uint64_t length) {
-  if (file.file->node() != no_node) return length;
+                                             std::uint64_t offset, std::uint64_t length) const {
+  const bool has_node = file.file->node() != no_node;
   std::uint64_t size = file.file->version().identity.size;
-  if (file_identity now; offset >= size && file.reached->identify(now) == 0) size = now.size;
+  if (offset + length <= size) return length;
+  if (has_node && files_.is_written(file.file->version())) return length;
+  if (offset >= size || has_node) {
+    file_identity now;
+    if (file.reached->identify(now) == 0) size = now.size;
+    else if (has_node) return length;
+  }
   return offset >= size ? 0 : std::min(length, size - offset);
 }
 
@@ -291,10 +298,10 @@ int request_server::ask(const request& r, std::uint32_t slot, file_table::lookup
   if (!syncs) files_.note_close(*one);
   if (in_round_[slot].exchange(true)) return -EBUSY;
   try {
-    (void)files_.ask(one->writing(),
-                     {syncs ? sync_rounds::kind::sync : sync_rounds::kind::close, told,
-                      std::move(place), [this] { return !stopping_; }},
-                     is_added);
+    (void)files_.ask(
+        one->writing(),
+        {syncs ? sync_rounds::kind::sync : sync_rounds::kind::close, told, std::move(place)},
+        is_added);
   } catch (...) {
     if (!is_added) in_round_[slot] = false;
     throw;

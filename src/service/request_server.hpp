@@ -104,8 +104,8 @@ class request_server {
   }
   std::int32_t serve_bulk(const request& r, std::uint32_t slot, std::uint32_t sequence,
                           unsigned copier, file_table::lookups& known);
-  static std::uint64_t readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
-                                      std::uint64_t length);
+  std::uint64_t readable_bytes(const file_table::lookups::entry& file, std::uint64_t offset,
+                               std::uint64_t length) const;
   int reach_to_write(std::uint64_t handle, file_table::lookups& known,
                      file_table::lookups::entry*& file);
   std::int32_t tell_extent(std::uint32_t slot, const extent_location& location);

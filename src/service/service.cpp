@@ -71,6 +71,7 @@ void service::ask_to_end() {
     const std::lock_guard lock(supervisor_mutex_);
     stopping_ = true;
   }
+  files_.end_rounds();
   supervisor_wake_.notify_all();
   wake_all();
 }
@@ -172,6 +173,8 @@ void service::work(service_duty duty, unsigned worker) {
       seen_somewhere = end.pending;
       if (end.woken) woken = now();
     }
+    known.clear();
+    if (stay != nullptr) files_.close_readers();
   } catch (...) {
     // A worker_death, or an exception of a backend between requests. answer() has already answered
     // the claimed request with -EIO. The last thread of any pool ends the service.

@@ -311,6 +311,23 @@ TEST_P(fuse_close, an_error_that_a_reported_close_is_told_is_the_other_writers) 
   });
 }
 
+// The threads that opened the file for reading end before the unmount asks the writer.
+TEST_P(fuse_close, an_error_that_the_close_of_a_reader_is_told_at_unmount_is_that_of_unmount) {
+  run({}, [](fuse_folder& files) {
+    mount fs(options_of(GetParam()));
+    {
+      session calls(fs, kind);
+      const std::int32_t read = calls.open(files / "b", O_RDWR | O_CREAT);
+      ASSERT_EQ(calls.close(read), 0);
+      ASSERT_GE(calls.open(files / "b"), 0);
+      const std::int32_t fd = calls.open(files / "b", O_RDWR);
+      ASSERT_EQ(calls.write(fd, "bytes", 0), 5);
+    }
+    files.fail(on::flush, EDQUOT, 1);
+    EXPECT_THROW(fs.unmount(), error);
+  });
+}
+
 TEST_P(fuse_close, an_error_that_the_close_of_a_file_that_was_not_written_is_told_is_nobodys) {
   run({}, [](fuse_folder& files) {
     put(files.on_server("a"), "content");

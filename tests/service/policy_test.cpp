@@ -299,6 +299,10 @@ class hollow_backend final : public backend {
     opened = std::make_unique<file>();
     return 0;
   }
+  int open_to_change(const std::string& path, const open_how&,
+                     std::unique_ptr<backend_file>& opened) override {
+    return open(path, false, opened);
+  }
 };
 
 TEST(reads, bytes_past_the_size_of_a_file_are_not_read) {
@@ -309,6 +313,17 @@ TEST(reads, bytes_past_the_size_of_a_file_are_not_read) {
   EXPECT_EQ(rig.bulk(handle, 0, 8192, 0).result, 0);
   EXPECT_EQ(rig.bulk(handle, 4096, 4096, 1).result, 0);
   EXPECT_EQ(rig.frames(), std::string(rig.frames().size(), '?'));
+}
+
+// While the mount writes a file, it may grow at any time.
+TEST(reads, bytes_past_the_size_are_not_read_after_the_last_writer_has_left) {
+  service_rig rig(std::make_shared<hollow_backend>());
+  const rig_reply writer = rig.open_to_write("/hollow");
+  const std::uint64_t handle = rig.open("/hollow", 100).handle;
+  EXPECT_EQ(rig.read(handle, 4096, 100).result, 100);
+  EXPECT_EQ(rig.call({request_code::close_written, writer.handle, 0, 0}).result, 0);
+  EXPECT_EQ(rig.read(handle, 4096, 100).result, 0);
+  EXPECT_EQ(rig.bulk(handle, 0, 8192, 0).result, 0);
 }
 
 TEST(reads, a_file_that_has_grown_is_read_to_its_new_end) {

@@ -38,8 +38,7 @@ class untold_error : public hanging_server {
     int told = 1;
     bool is_added = false;
     if (what == sync_rounds::kind::close) table_.note_close(file);
-    (void)table_.ask(file.writing(), {what, [&](int status) { told = status; }, nullptr, nullptr},
-                     is_added);
+    (void)table_.ask(file.writing(), {what, [&](int status) { told = status; }, nullptr}, is_added);
     return told;
   }
   int sync(host_file& file) { return ask(file, sync_rounds::kind::sync); }
@@ -65,6 +64,55 @@ TEST_F(untold_error, that_an_open_took_is_told_to_the_others) {
   EXPECT_EQ(report(*file), -EDQUOT);
   EXPECT_EQ(logged(), 1u);
   EXPECT_EQ(sync(*other), -EDQUOT) << "from now on each call of the file";
+}
+
+// As that server tells the real close of a file that was asked before, or that is only read.
+TEST_F(untold_error, that_a_close_took_is_told_to_the_others) {
+  const auto file = open("/a", handle_);
+  std::uint64_t reader = 0;
+  std::shared_ptr<host_file> read;
+  ASSERT_EQ(table_.open("/alias", false, reader, read), 0);
+  read = nullptr;
+  io_->add({.on = operation::real_close, .path = "/alias", .error_number = EDQUOT});
+  EXPECT_EQ(table_.close(reader), 0);
+  EXPECT_EQ(logged(), 1u);
+  EXPECT_EQ(table_.errors().list().errors[0].path, "/alias");
+  EXPECT_EQ(sync(*file), -EDQUOT);
+}
+
+TEST_F(untold_error, of_a_file_that_could_not_be_identified_is_no_other_files) {
+  const auto file = open("/a", handle_);
+  io_->add({.on = operation::identify, .path = "/other", .error_number = EIO});
+  io_->add({.on = operation::real_close, .path = "/other", .error_number = EIO});
+  memory_->write("/other", "content");
+  std::shared_ptr<host_file> other;
+  EXPECT_EQ(table_.open("/other", false, alias_, other), -EIO);
+  EXPECT_EQ(sync(*file), 0);
+  EXPECT_EQ(logged(), 0u);
+}
+
+TEST_F(untold_error, that_comes_after_the_table_is_nobodys) {
+  auto table = std::make_unique<file_table>(io_, 1024, 16);
+  std::shared_ptr<host_file> file;
+  ASSERT_EQ(table->open_to_change("/a", {}, handle_, file), 0);
+  io_->add({.on = operation::real_close, .path = "/a", .error_number = EIO});
+  EXPECT_EQ(table->close(handle_, 0, file_table::closing::asks_nothing), 0);
+  std::shared_ptr<host_file> read;
+  ASSERT_EQ(table->open("/a", false, alias_, read), 0);
+  table = nullptr;
+  read = nullptr;
+  EXPECT_EQ(io_->calls(operation::real_close), 2u);
+}
+
+TEST_F(untold_error, is_not_asked_for_when_the_mount_ends) {
+  std::vector<std::uint64_t> handles(10);
+  for (std::uint64_t& handle : handles) (void)open("/a", handle);
+  io_->add({.on = operation::close, .nth = 3, .before = [&] { table_.end_rounds(); }});
+  EXPECT_EQ(table_.close(handles[0]), -EIO);
+  EXPECT_EQ(reports(), 3u);
+  EXPECT_EQ(sync(*table_.find(handles[1])), -EIO);
+  EXPECT_EQ(io_->calls(operation::sync), 0u);
+  EXPECT_EQ(table_.writers().size(), 9u);
 }
 
 TEST_F(untold_error, each_file_is_asked_once_and_again_after_a_write) {

@@ -21,7 +21,7 @@ struct fault_backend::rules {
 
   std::mutex mutex;  // guards all members below
   std::vector<rule> all;
-  std::array<std::uint64_t, 11> calls{};
+  std::array<std::uint64_t, 12> calls{};
   std::uint64_t strikes = 0;
   std::mt19937_64 random;
 
@@ -67,6 +67,13 @@ class fault_backend::file final : public backend_file {
  public:
   file(std::unique_ptr<backend_file> wrapped, std::string path, std::shared_ptr<rules> r)
       : wrapped_(std::move(wrapped)), path_(std::move(path)), rules_(std::move(r)) {}
+  ~file() override {
+    std::uint64_t unused = 0;
+    const int status = rules_->strike(operation::real_close, path_, unused);
+    if (status < 0 && listener_ != nullptr) listener_->close_failed(status);
+  }
+  file(const file&) = delete;
+  file& operator=(const file&) = delete;
 
   int identify(file_identity& identity) override {
     std::uint64_t bytes = 0;
@@ -114,11 +121,16 @@ class fault_backend::file final : public backend_file {
     const int status = rules_->strike(operation::close, path_, unused);
     return status < 0 ? status : wrapped_->report_close();
   }
+  void tell_closes(std::shared_ptr<close_listener> listener) override {
+    listener_ = listener;
+    wrapped_->tell_closes(std::move(listener));
+  }
 
  private:
   const std::unique_ptr<backend_file> wrapped_;
   const std::string path_;
   const std::shared_ptr<rules> rules_;
+  std::shared_ptr<close_listener> listener_;
 };
 
 fault_backend::fault_backend(std::shared_ptr<backend> wrapped, std::uint64_t seed)

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "gpufs/backend.hpp"
 
@@ -22,8 +21,9 @@ enum class operation {
   sync,
   unlink,
   rename,
-  close,
-  sync_folder
+  close,  // report_close()
+  sync_folder,
+  real_close  // an error is told to the close_listener
 };
 
 // When a fault strikes, and what it does. At most one of the conditions `nth`, `every` and
@@ -61,7 +61,6 @@ class fault_backend final : public backend {
     return wrapped_->enter_opener();
   }
   void close_handed() override { wrapped_->close_handed(); }
-  std::vector<close_error> take_close_errors() override { return wrapped_->take_close_errors(); }
   std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
   // Rules are evaluated in the order in which they were added. All that strike take effect, up to

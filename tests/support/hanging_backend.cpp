@@ -98,6 +98,9 @@ class hanging_backend::file final : public backend_file {
   }
   int truncate(std::uint64_t size) override { return passed("truncate").truncate(size); }
   int sync() override { return passed("sync").sync(); }
+  void tell_closes(std::shared_ptr<close_listener> listener) override {
+    wrapped_->tell_closes(std::move(listener));
+  }
   int report_close() override { return passed("report_close").report_close(); }
 
  private:

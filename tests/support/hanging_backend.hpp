@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "gpufs/backend.hpp"
 
@@ -29,7 +28,6 @@ class hanging_backend final : public backend {
   int rename(const std::string& path, const std::string& new_path) override;
   std::unique_ptr<descriptor_table_guard> enter_opener() override;
   void close_handed() override;
-  std::vector<close_error> take_close_errors() override { return wrapped_->take_close_errors(); }
   std::size_t kept_descriptors() const override { return wrapped_->kept_descriptors(); }
 
   // Shared, because a test may query it after the backend is gone.
