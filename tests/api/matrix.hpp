@@ -51,12 +51,14 @@ inline std::vector<setting> settings(std::vector<source> sources,
       for (const std::uint64_t page_bytes : page_sizes) all.push_back({where, kind, page_bytes});
     }
   }
-  const std::size_t sizes = page_sizes.size();
-  if (!is_sanitized || sizes < 2) return all;
-  // Of each source and kind one size of pages; the others when the share is another one.
+  if (!is_sanitized) return all;
+  // Of each kind one source and one size of pages: all of them in turn. The two sanitizers use
+  // different ones at a time.
   std::vector<setting> some;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if ((i / sizes + i % sizes + rotation()) % sizes == 0) some.push_back(all[i]);
+  for (std::size_t i = 0; i < std::size(all_kinds); ++i) {
+    const std::size_t turn = rotation() + i + (is_address_sanitized ? 1 : 0);
+    some.push_back({sources[turn % sources.size()], all_kinds[i],
+                    page_sizes[turn / sources.size() % page_sizes.size()]});
   }
   return some;
 }

@@ -42,8 +42,8 @@ def succeed(result: tuple[Any, ...]) -> Any:
 def compile_to(kind: str, source: str, options: Sequence[str] = ()) -> bytes:
     """Compiles by NVRTC, to ``PTX`` or ``LTOIR``."""
     words = [*gpufs.compile_options(), "-arch=compute_90", "-rdc=true", *options]
-    if kind == "LTOIR":
-        words.append("-dlto")
+    # Optimized PTX takes eight times as long, and nobody runs it.
+    words.append("-dlto" if kind == "LTOIR" else "-Ofc=max")
     program = succeed(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     (status,) = nvrtc.nvrtcCompileProgram(program, len(words), [word.encode() for word in words])
     log = bytearray(succeed(nvrtc.nvrtcGetProgramLogSize(program)))
@@ -228,15 +228,36 @@ def test_the_numba_example_compiles_and_links(h100_for_numba: tuple[int, int]) -
     assert link_numba(kernel, types.void(types.int64, path, path, result), h100_for_numba)
 
 
+# All groups in one kernel, because a link takes ten seconds.
 @needs_device_code
-@pytest.mark.parametrize("name", ["thread", "warp", "block"])
-def test_each_call_links_in_numba(h100_for_numba: tuple[int, int], name: str) -> None:
-    import gpufs.numba
+def test_each_call_links_in_numba(h100_for_numba: tuple[int, int]) -> None:
     from numba.cuda import types
+
+    by_thread, by_warp, by_block = map(use_of, ("thread", "warp", "block"))
+
+    def use(fs, path, matrix, result) -> None:
+        by_thread(fs, path, matrix, result)
+        by_warp(fs, path, matrix, result)
+        by_block(fs, path, matrix, result)
+
+    path, result = types.Array(types.uint8, 1, "C"), types.Array(types.int64, 1, "C")
+    # The handle as an array, as those have it who pass the object itself.
+    handle, matrix = types.Array(types.uint8, 1, "C"), types.Array(types.float32, 2, "C")
+    code = link_numba(use, types.void(handle, path, matrix, result), h100_for_numba)
+    for name in ("thread", "warp", "block"):
+        for call in getattr(gpufs.numba, name).__all__:
+            assert f"gpufs_{name}_{call}".encode() in code
+
+
+def use_of(name: str) -> Callable[..., None]:
+    """Returns a device function that makes all calls of a group."""
+    import gpufs.numba
+    from numba import cuda
 
     group = getattr(gpufs.numba, name)
     willneed = os.POSIX_FADV_WILLNEED
 
+    @cuda.jit(device=True)
     def use(fs, path, matrix, result) -> None:
         fd = group.gopen(fs, path, os.O_RDWR | os.O_CREAT, 0o600)
         result[0] = group.gfadvise(fs, fd, 0, 0, willneed)
@@ -248,12 +269,7 @@ def test_each_call_links_in_numba(h100_for_numba: tuple[int, int], name: str) ->
             group.gclose(fs, fd) + group.grename(fs, path, path[1:]) + group.gunlink(fs, path)
         )
 
-    path, result = types.Array(types.uint8, 1, "C"), types.Array(types.int64, 1, "C")
-    # The handle as an array, as those have it who pass the object itself.
-    handle, matrix = types.Array(types.uint8, 1, "C"), types.Array(types.float32, 2, "C")
-    code = link_numba(use, types.void(handle, path, matrix, result), h100_for_numba)
-    for call in group.__all__:
-        assert f"gpufs_{name}_{call}".encode() in code
+    return use
 
 
 @needs_device_code
