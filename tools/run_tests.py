@@ -99,14 +99,27 @@ def without_address_randomisation() -> list[str]:
     return setarch if possible else []
 
 
+def half_of_today(sanitizer: int) -> int | None:
+    """Returns which half of the tests runs under the first or second sanitizer.
+
+    The same for two days, because what else rotates with the day (tests/api/matrix.hpp) depends on
+    whether its number is even.
+    """
+    if os.environ.get("GPUFS_TEST_WHOLE"):
+        return None
+    return (int(os.environ["GPUFS_TEST_ROTATION"]) // 2 + sanitizer) % 2
+
+
 def tsan(job: Job) -> None:
     options = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
-    job.run_googletest(cpu_tests("tsan"), options, without_address_randomisation())
+    job.run_googletest(
+        cpu_tests("tsan"), options, without_address_randomisation(), half=half_of_today(0)
+    )
 
 
 def asan(job: Job) -> None:
     options = {"ASAN_OPTIONS": "strict_string_checks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    job.run_googletest(cpu_tests("asan"), options)
+    job.run_googletest(cpu_tests("asan"), options, half=half_of_today(1))
 
 
 def has_gpu() -> bool:

@@ -542,7 +542,7 @@ TEST_F(nth_failure, is_of_each_call_that_the_program_makes) {
 
 TEST_F(nth_failure, is_reported_and_leaves_nothing_behind) {
   std::uint64_t struck = 0;
-  work_budget budget(is_sanitized ? 50 : 150);
+  work_budget budget(is_sanitized ? 25 : 75);
   while (budget.next()) {
     SCOPED_TRACE(budget.replay());
     const bool has_struck = run(case_of(budget.seed()));

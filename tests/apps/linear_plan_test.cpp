@@ -42,7 +42,7 @@ class random_sizes {
   std::mt19937 bits_;
 };
 
-constexpr int plans = testing::is_sanitized ? 150 : 1200;
+constexpr int plans = testing::is_sanitized ? 400 : 1200;
 constexpr std::uint64_t bulk = 8 << 20;
 
 TEST(MatvecPlan, EachNumberIsSummedUpOnceInAPlaceOfItsOwn) {

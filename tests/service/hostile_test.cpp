@@ -188,7 +188,7 @@ TEST_P(hostile_kernel, leaves_memory_descriptors_and_threads_flat) {
   const holdings before = holdings::now();
   constexpr int requests = 1000;  // of a step
   std::int64_t sent = 0;
-  for (work_budget budget(is_sanitized ? 10 : 25); budget.next();) {
+  for (work_budget budget(is_sanitized ? 5 : 25); budget.next();) {
     SCOPED_TRACE(budget.replay());
     send(budget.seed(), requests);
     budget.covers("requests", requests);

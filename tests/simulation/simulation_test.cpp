@@ -40,7 +40,7 @@ struct adversity {
   bool stops_process = false;
   bool nothing_fails = false;  // what is promised then: no call gives an error
   std::uint64_t request_timeout_ns = short_timeout_ns;
-  std::uint64_t schedules = 300;  // in `make test`
+  std::uint64_t schedules = 150;  // in `make test`
 };
 
 schedule_options schedule_of(const adversity& a, std::uint64_t seed) {
@@ -327,11 +327,11 @@ constexpr adversity harmful[] = {
     {.name = "threads_that_stand_still_for_long",
      .stops = 256,
      .stop_ns_max = 3 * short_timeout_ns},
-    {.name = "late_answers", .disk = {.delay_ns_max = 2 * short_timeout_ns}, .schedules = 60},
+    {.name = "late_answers", .disk = {.delay_ns_max = 2 * short_timeout_ns}, .schedules = 30},
     {.name = "failing_changes", .disk = {.failing_changes = 100}},
     {.name = "failing_disk", .disk = {.failing_changes = 100, .failing_reads = 50}},
-    {.name = "dying_workers", .disk = {.deaths = 100, .deaths_max = 8}, .schedules = 150},
-    {.name = "hanging_call", .disk = {.hangs_at = 60}, .schedules = 100},
+    {.name = "dying_workers", .disk = {.deaths = 100, .deaths_max = 8}, .schedules = 75},
+    {.name = "hanging_call", .disk = {.hangs_at = 60}, .schedules = 50},
     {.name = "everything",
      .disk = {.delay_ns_max = short_timeout_ns,
               .failing_changes = 30,
@@ -341,7 +341,7 @@ constexpr adversity harmful[] = {
               .hangs_at = 200},
      .stops = 64,
      .stop_ns_max = 2 * short_timeout_ns,
-     .schedules = 60},
+     .schedules = 30},
 };
 
 class simulated_program : public ::testing::TestWithParam<adversity> {

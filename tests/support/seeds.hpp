@@ -47,7 +47,7 @@ inline seed_range seeds_of(std::uint64_t usual) {
 }
 
 inline std::vector<std::uint64_t> seeds() {
-  const seed_range range = seeds_of(is_sanitized ? 12 : 24);
+  const seed_range range = seeds_of(is_sanitized ? 6 : 12);
   std::vector<std::uint64_t> all(range.count);
   std::iota(all.begin(), all.end(), range.first);
   return all;
