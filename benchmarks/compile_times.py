@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures how long gpufs takes to compile: a user's kernel, the Python package, and a test.
+"""Measures how long gpufs takes to compile: a user's kernel, the Python package, and tests.
 
     benchmarks/compile_times.py                          the kernel of compile/fourteen_calls.cu
     benchmarks/compile_times.py --flags=-Ofc=min         with other flags of nvcc, and without
     benchmarks/compile_times.py --package                the package too, as `pip wheel .` builds it
-    benchmarks/compile_times.py --test                   only tests/api/open_test.cpp, with options
-                                                         of the tests; needs `make build`
+    benchmarks/compile_times.py --tests                  only the largest group of tests, with some
+                                                         options; needs `make build`
 
 Prints CPU time, because a busy machine changes it little; for the package also the time that
 passed. Needs no GPU. Exit status: 0; 1 when something did not compile, with the compiler's errors;
@@ -30,10 +30,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNEL = ROOT / "benchmarks" / "compile" / "fourteen_calls.cu"
-TEST = ROOT / "tests" / "api" / "open_test.cpp"
 COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
+TESTS = "gpufs_tests.dir/Unity/unity_0_cxx.cxx"  # several sources, compiled as one
 TEST_OPTIONS = (
     "-O3",
+    "-O2",
     "-O1",
     "-O0",
     "-fsanitize=thread -O1",
@@ -103,11 +104,11 @@ def package_times(architecture: str, flags: list[str]) -> str:
 
 
 def test_command() -> list[str] | None:
-    """Returns how the test is compiled, without output, optimization and precompiled header."""
+    """Returns how the tests are compiled, without output, optimization and precompiled header."""
     if not COMMANDS.exists():
         return None
     for entry in json.loads(COMMANDS.read_text()):
-        if Path(entry["file"]) == TEST:
+        if entry["file"].endswith(TESTS):
             words = iter(shlex.split(entry["command"]))
             kept = []
             for word in words:
@@ -120,7 +121,7 @@ def test_command() -> list[str] | None:
 
 
 def test_times(command: list[str], options: str) -> str:
-    """Compiles the test. Returns a row of the table."""
+    """Compiles the tests. Returns a row of the table."""
     with tempfile.TemporaryDirectory() as folder:
         start = cpu_seconds()
         subprocess.run(
@@ -143,10 +144,10 @@ def main() -> int:
         help="more flags of nvcc, in one argument; repeat it for other sets",
     )
     parser.add_argument("--package", action="store_true", help="build the Python package too")
-    parser.add_argument("--test", action="store_true", help="compile only a test")
+    parser.add_argument("--tests", action="store_true", help="compile only a group of tests")
     arguments = parser.parse_args()
     try:
-        return test(parser) if arguments.test else device_code(parser, arguments)
+        return test(parser) if arguments.tests else device_code(parser, arguments)
     except subprocess.CalledProcessError as error:
         words = " ".join(str(word) for word in error.cmd)
         print(f"{error.stderr or ''}compile_times: failed: {words}", file=sys.stderr)
@@ -156,12 +157,12 @@ def main() -> int:
 def test(parser: argparse.ArgumentParser) -> int:
     command = test_command()
     if command is None:
-        parser.exit(2, f"compile_times: {COMMANDS} does not have {TEST}: run `make build`\n")
+        parser.exit(2, f"compile_times: {COMMANDS} does not have {TESTS}: run `make build`\n")
     version = subprocess.run(
         [command[0], "--version"], check=True, capture_output=True, text=True
     ).stdout
     print(f"{version.splitlines()[0]}, {platform.machine()}")
-    print(f"\n{TEST.relative_to(ROOT)!s:<36} {'CPU':>9}")
+    print(f"\n{'a group of tests':<36} {'CPU':>9}")
     for options in TEST_OPTIONS:
         print(test_times(command, options), flush=True)
     return 0

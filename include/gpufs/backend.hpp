@@ -38,7 +38,7 @@ class file_mapping {
 class close_listener {
  public:
   virtual ~close_listener() = default;
-  // `status`: -errno of close(2). The caller holds no mutex that a call of the backend takes.
+  // `status`: -errno of close(2). The caller holds no mutex.
   virtual void close_failed(int status) noexcept = 0;
 };
 
@@ -108,9 +108,9 @@ class backend_file {
   // Called by threads that have the process's descriptor table.
   virtual int report_close() { return 0; }
   // Names who is told what closes of this file's descriptors return, also of a file that is only
-  // read: a file system may tell a close of bytes that were written through another descriptor. An
-  // error that the last report_close() has returned need not be told again. Called once, before
-  // another thread uses the object.
+  // read: a file system may tell a close of bytes that were written through another descriptor. The
+  // error may be one that report_close() has returned. Called once, by the thread that opened the
+  // file, before another thread uses the object.
   virtual void tell_closes(std::shared_ptr<close_listener> listener) { (void)listener; }
   // Whether a result of report_close() says that it could not ask.
   static bool could_not_ask(int status) {

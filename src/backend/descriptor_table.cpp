@@ -240,6 +240,12 @@ int descriptor_table::report_close(int descriptor, closing_thread& other) const 
   return status == 0 ? not_asked : backend_file::could_not_ask(status) ? -EIO : status;
 }
 
+void descriptor_table::name_listener(int descriptor, std::shared_ptr<close_listener> told) {
+  const auto number = static_cast<std::size_t>(descriptor);
+  if (listeners_.size() <= number) listeners_.resize(2 * number + 1);
+  listeners_[number] = std::move(told);
+}
+
 void descriptor_table::close_handed() noexcept {
   while (any_handed_.load(std::memory_order_relaxed)) {
     std::array<handed_descriptor, 16> taken;
@@ -262,8 +268,13 @@ void descriptor_table::close_or_keep(int descriptor,
   struct stat s;
   if (is_own() || !is_locked(descriptor) || fstat(descriptor, &s) != 0) {
     const int status = close_now(descriptor);
-    // EBADF: the program has closed it.
-    if (status != 0 && status != -EBADF && told != nullptr) told->close_failed(status);
+    if (const auto number = static_cast<std::size_t>(descriptor); number < listeners_.size()) {
+      std::shared_ptr<close_listener> named = std::move(listeners_[number]);
+      if (told == nullptr) told = std::move(named);
+    }
+    // EBADF: the program has closed it. EINTR: a signal came; FUSE has not asked the server then.
+    if (status != 0 && status != -EBADF && status != -EINTR && told != nullptr)
+      told->close_failed(status);
     return;
   }
   const int access = fcntl(descriptor, F_GETFL) & O_ACCMODE;
@@ -347,14 +358,17 @@ int descriptor_table::copy(int descriptor) const {
 }
 
 void descriptor_table::end() {
-  const std::lock_guard life(life_);
   std::vector<handed_descriptor> handed;
   {
+    const std::lock_guard life(life_);
     const std::lock_guard lock(mutex_);
     ended_ = true;
     handed.swap(handed_);
   }
   for (handed_descriptor& h : handed) close_or_keep(h.number, std::move(h.told));
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    if (listeners_[i] != nullptr) close_or_keep(static_cast<int>(i));
+  }
   // Close everything in the table now. The thread's end would do it too, but perhaps only after
   // other threads have seen the thread end. A close may wait for the file system, so mutex_ is not
   // held: close() of other threads takes it.

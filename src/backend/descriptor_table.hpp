@@ -102,8 +102,12 @@ class descriptor_table {
   // was not told of. Drops no locks: `other` closes the copy of a locked file.
   int report_close(int descriptor, closing_thread& other) const;
 
+  // Called by the thread of an own table. Names who gets the error of the close of a descriptor,
+  // also if the table's end closes it.
+  void name_listener(int descriptor, std::shared_ptr<close_listener> told);
   // Called by any thread. Closes the descriptor, or leaves it to a thread of this table. No other
-  // thread may use the descriptor any more. `told`: gets the error of the close. Null: nobody does.
+  // thread may use the descriptor any more. `told`: gets the error of the close. Null: who
+  // was named, or nobody.
   void close(int descriptor, std::shared_ptr<close_listener> told = nullptr) noexcept;
   // Called by threads of this table. Closes descriptors that other threads left, and now and then
   // those that were kept because of locks.
@@ -133,6 +137,8 @@ class descriptor_table {
   const long thread_ = 0;  // the thread with this table; 0: the process's table
   // The folder with the links to this table's open files, with a slash at the end.
   const std::string links_;
+  // Indexed by descriptor. Used by the thread of an own table only.
+  std::vector<std::shared_ptr<close_listener>> listeners_;
   int own_links_ = -1;  // set by the table's thread before it is shared
   stream_numbers streams_;
   std::shared_mutex

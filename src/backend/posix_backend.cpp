@@ -60,19 +60,6 @@ class posix_mapping final : public file_mapping {
   std::uint64_t bytes_;
 };
 
-// Passes on all errors but one.
-class all_but final : public close_listener {
- public:
-  all_but(int known, std::shared_ptr<close_listener> to) : known_(known), to_(std::move(to)) {}
-  void close_failed(int status) noexcept override {
-    if (status != known_) to_->close_failed(status);
-  }
-
- private:
-  const int known_;
-  const std::shared_ptr<close_listener> to_;
-};
-
 class posix_file final : public backend_file {
  public:
   // `fd`: a descriptor of the calling thread's table. `closes`: for a file to be changed.
@@ -86,19 +73,10 @@ class posix_file final : public backend_file {
   ~posix_file() override {
     delete mapped_.load(std::memory_order_acquire);
     delete mapped_to_write_.load(std::memory_order_acquire);
-    std::shared_ptr<close_listener> told = std::move(listener_);
-    if (const int known = reported_.load(std::memory_order_relaxed);
-        known != 0 && told != nullptr) {
-      try {
-        told = std::make_shared<all_but>(known, told);
-      } catch (const std::bad_alloc&) {
-        // The error may be told twice.
-      }
-    }
-    if (home_ != nullptr) home_->close(home_fd_, told);
+    if (home_ != nullptr) home_->close(home_fd_, listener_);
     // Acquire: pairs with the release of the thread that opened it, in in_process_table().
     if (const int fd = fd_.load(std::memory_order_acquire); fd >= 0)
-      descriptor_table::of_process().close(fd, told);
+      descriptor_table::of_process().close(fd, listener_);
   }
   posix_file(const posix_file&) = delete;
   posix_file& operator=(const posix_file&) = delete;
@@ -191,8 +169,6 @@ class posix_file final : public backend_file {
       if (mapped != nullptr && mapped->write(fd.number(), from, bytes, offset))
         done = bytes - mapped_writes::tail_bytes;
     }
-    if (reported_.load(std::memory_order_relaxed) != 0)
-      reported_.store(0, std::memory_order_relaxed);
     const ssize_t n =
         pwrite(fd.number(), from + done, bytes - done, static_cast<off_t>(offset + done));
     return n < 0 ? -errno : static_cast<std::int64_t>(done) + n;
@@ -212,6 +188,7 @@ class posix_file final : public backend_file {
     return fdatasync(fd.number()) == 0 ? 0 : -errno;
   }
   void tell_closes(std::shared_ptr<close_listener> listener) override {
+    if (home_ != nullptr) home_->name_listener(home_fd_, listener);
     listener_ = std::move(listener);
   }
   // The kernel reports to the file system each close of a descriptor, also of a copy.
@@ -224,9 +201,7 @@ class posix_file final : public backend_file {
     if (fd < 0 || !table.is_of_this_thread()) return -EAGAIN;
     const int status = table.report_close(fd, *closes_);
     const int before = unreported_.exchange(0, std::memory_order_relaxed);
-    const int result = before != 0 ? before : status;
-    if (!could_not_ask(result)) reported_.store(result, std::memory_order_relaxed);
-    return result;
+    return before != 0 ? before : status;
   }
 
   void read_ahead(std::uint64_t offset, std::uint64_t bytes) override {
@@ -338,10 +313,7 @@ class posix_file final : public backend_file {
   static constexpr std::uint32_t unmapped_reads_max = 64;  // a mapping costs a few of them
 
   const bool readable_;
-  // Relaxed, as the next: they order no other memory.
-  std::atomic<int> unreported_;
-  // What the last report returned, if nothing was written since: the close may return it once more.
-  std::atomic<int> reported_{0};
+  std::atomic<int> unreported_;               // relaxed: it orders no other memory
   std::shared_ptr<close_listener> listener_;  // set before the file is shared
   const std::shared_ptr<closing_thread> closes_;
   // The table of the opener that opened the file. Null: the process's table.

@@ -133,13 +133,14 @@ int file_table::reach(host_file& file, std::shared_ptr<backend_file>& reached) {
   if (status < 0) return status;
   file_identity identity;
   if (const int known = reached->identify(identity); known < 0) return known;
+  const file_identity& expected = file.version_->identity;
+  const bool is_same = identity.device == expected.device && identity.inode == expected.inode;
+  if (file.closes_ != nullptr)
+    reached->tell_closes(is_same ? file.closes_
+                                 : listen(file.path_, {identity.device, identity.inode}));
   // The path leads to another file. The handle's file cannot be reached any more (ESTALE, as in
   // NFS).
-  const file_identity& expected = file.version_->identity;
-  if (identity.device != expected.device || identity.inode != expected.inode ||
-      identity.born_ns != expected.born_ns)
-    return -ESTALE;
-  if (file.closes_ != nullptr) reached->tell_closes(file.closes_);
+  if (!is_same || identity.born_ns != expected.born_ns) return -ESTALE;
   const std::lock_guard lock(file.mutex_);
   if (file.file_ == nullptr) file.file_ = reached;
   file.open_.store(true, std::memory_order_relaxed);
@@ -396,6 +397,15 @@ void file_table::close_all() {
       if (e.file != nullptr) (void)close(handle_of(e, place, number), 0, closing::asks_nothing);
     }
   }
+  // The rounds have ended before these were asked.
+  host_file_list left;
+  {
+    const std::lock_guard lock(nodes_mutex_);
+    for (const std::shared_ptr<host_file>& file : closed_)
+      file->stands_ = host_file::standing::none;
+    left.swap(closed_);
+  }
+  for (const std::shared_ptr<host_file>& file : left) file->close_backend_file();
 }
 
 int file_table::close(std::uint64_t handle, int discarded, closing how) {
@@ -437,19 +447,6 @@ std::size_t file_table::open_count() const {
     count += s.entries.size() - s.unused.size() - s.retired;
   }
   return count;
-}
-
-void file_table::close_readers() {
-  for (shard& s : shards_) {
-    std::vector<std::shared_ptr<host_file>> readers;
-    {
-      const std::shared_lock lock(s.mutex);
-      for (const entry& e : s.entries) {
-        if (e.file != nullptr && !e.file->writes()) readers.push_back(e.file);
-      }
-    }
-    for (const std::shared_ptr<host_file>& file : readers) file->close_backend_file();
-  }
 }
 
 // Closes backend files to free descriptors. Returns true if it closed some, or left them for other

@@ -12,12 +12,13 @@
 //     say so. The shard follows from the file's device and inode.
 //   - nodes_mutex_ guards the node lists, and a file's place in them.
 //   - host_file::mutex_ guards one file's backend file.
+//   - listeners_link::mutex keeps this table alive while a close of the backend reports an error.
 //
 // A close takes the first three within each other, in this order, and the error log's. An open
 // takes the second, the third and that of the file's rounds (sync_rounds). The last two are taken
-// to put a closed file in `closed_`, or to take it out. No other thread takes a mutex while it
-// holds another. No mutex is held during I/O, or while objects are created or destroyed (only a
-// table may grow).
+// to put a closed file in `closed_`, or to take it out. A listener takes its mutex, and then one of
+// the others at a time. No other thread takes a mutex while it holds another. No mutex is held
+// during I/O, or while objects are created or destroyed (only a table may grow).
 //
 // Handles. A mount issues each handle once, and each version number once. So a late request, whose
 // file is closed and whose place has another file, finds no file. Both count up from a random
@@ -267,11 +268,8 @@ class file_table {
   // As in `backend`.
   std::unique_ptr<descriptor_table_guard> enter_opener() { return io_->enter_opener(); }
   void close_handed() { io_->close_handed(); }
-  // Closes the backend files of all files that are only read; a later read opens them again. Called
-  // by each opener before its descriptor table ends: a table that ends tells nobody of errors.
-  void close_readers();
-  // No round makes calls any more: each one fails. The files that were not asked yet are among
-  // writers().
+  // Rounds make no calls any more, and return -ECANCELED if none has failed before. The files that
+  // were not asked yet are among writers().
   void end_rounds() { rounds_ended_ = true; }
 
  private:
@@ -384,7 +382,7 @@ class file_table {
   struct listeners_link;
   std::shared_ptr<close_listener> listen(std::shared_ptr<const counted_path> path, const key& of);
   void note_close_error(const std::string& path, const key& of, int status) noexcept;
-  bool was_written(const key& of);
+  std::shared_ptr<writing_state> last_writing(const key& of, bool& may_be_ours);
   bool make_room(unsigned first_shard);
 
   const std::shared_ptr<backend> io_;

@@ -93,13 +93,18 @@ bool file_table::is_written(const file_version& version) {
   return version.writers != 0 || is_changed(version);
 }
 
-// Whether this table has written the file, or may have.
-bool file_table::was_written(const key& of) {
+// Returns the latest state of the file, or null. `may_be_ours`: whether this table has written the
+// file, or may have.
+std::shared_ptr<writing_state> file_table::last_writing(const key& of, bool& may_be_ours) {
   version_shard& s = versions_[shard_of_version(of)];
   const std::lock_guard lock(s.mutex);
   const auto known = s.versions.find(of);
-  if (known == s.versions.end()) return s.forgotten_left_at != 0;
-  return known->second->was_written || known->second->left_at != 0;
+  if (known == s.versions.end()) {
+    may_be_ours = s.forgotten_left_at != 0;
+    return nullptr;
+  }
+  may_be_ours = known->second->was_written || known->second->left_at != 0;
+  return known->second->last_writing.lock();
 }
 
 bool file_table::confirm(std::uint64_t handle) {

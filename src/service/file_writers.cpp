@@ -118,7 +118,7 @@ int file_table::make_round(writing_state& of, sync_rounds::kind what) {
   int status = 0;
   std::exception_ptr thrown;  // the others are asked all the same
   for (const file_to_ask& one : files_to_ask(of, what)) {
-    if (rounds_ended_) return status != 0 ? status : -EIO;
+    if (rounds_ended_) return status != 0 ? status : -ECANCELED;
     try {
       const int result = one.is_closed                      ? report_closed(*one.file)
                          : what == sync_rounds::kind::close ? report(*one.file, true)
@@ -229,7 +229,8 @@ int file_table::report_close(backend_file& reached) {
 int file_table::ask_closed(const host_file& file) noexcept {
   try {
     bool is_added = false;
-    return ask(file.writing(), {}, is_added);
+    const int status = ask(file.writing(), {}, is_added);
+    return status == -ECANCELED ? -EIO : status;
   } catch (...) {
     return -EIO;  // a backend is the user's and may throw any type
   }
@@ -280,14 +281,8 @@ void file_table::note_loss(const std::optional<key>& of, int status) noexcept {
     }
     return;
   }
-  std::shared_ptr<writing_state> state;
-  {
-    version_shard& s = versions_[shard_of_version(*of)];
-    const std::lock_guard lock(s.mutex);
-    const auto known = s.versions.find(*of);
-    if (known != s.versions.end()) state = known->second->last_writing.lock();
-  }
-  if (state != nullptr) state->syncs.note_error(status);
+  bool may_be_ours = false;
+  if (const auto state = last_writing(*of, may_be_ours)) state->syncs.note_error(status);
 }
 
 // What the listeners of a table share with it. Some of them outlive it.
@@ -330,10 +325,13 @@ std::shared_ptr<close_listener> file_table::listen(std::shared_ptr<const counted
 }
 
 void file_table::note_close_error(const std::string& path, const key& of, int status) noexcept {
-  // What other programs have written is their loss.
-  if (!was_written(of)) return;
+  bool may_be_ours = false;
+  const std::shared_ptr<writing_state> state = last_writing(of, may_be_ours);
+  // What other programs have written is their loss. And a server may return an error that a report
+  // has told already for each close.
+  if (!may_be_ours || (state != nullptr && state->syncs.error() == status)) return;
   errors_.add(path, status, file_operation::close);
-  note_loss(of, status);
+  if (state != nullptr) state->syncs.note_error(status);
 }
 
 }  // namespace gpufs

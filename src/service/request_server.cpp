@@ -287,6 +287,8 @@ int request_server::ask(const request& r, std::uint32_t slot, file_table::lookup
   const bool syncs = r.code == request_code::sync;
   const auto told = [this, slot, syncs, handle = r.handle, one,
                      done = std::move(done)](int status) {
+    // Not answered: the kernel learns that the service has ended, which says nothing about bytes.
+    if (status == -ECANCELED && stopping_) return;
     if (syncs && files_.find(handle) == nullptr) {
       // A round makes no sync through a file that was closed meanwhile, and log_error() finds none.
       if (status == 0) status = -EBADF;

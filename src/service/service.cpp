@@ -173,8 +173,6 @@ void service::work(service_duty duty, unsigned worker) {
       seen_somewhere = end.pending;
       if (end.woken) woken = now();
     }
-    known.clear();
-    if (stay != nullptr) files_.close_readers();
   } catch (...) {
     // A worker_death, or an exception of a backend between requests. answer() has already answered
     // the claimed request with -EIO. The last thread of any pool ends the service.
