@@ -96,9 +96,8 @@ TEST_P(fuse_close, what_the_server_refuses_after_the_write_is_the_error_of_close
   run({.writes_back = true}, [](fuse_folder& files) {
     mount fs(options_of(GetParam()));
     session calls(fs, kind);
-    const std::int32_t fd = calls.open(files / "a", O_RDWR | O_CREAT);
-    ASSERT_EQ(calls.write(fd, std::string(30'000, 'x'), 0), 30'000);
-    files.fail(on::write, ENOSPC);
+    std::int32_t fd = -1;
+    ASSERT_NO_FATAL_FAILURE(write_what_will_be_refused(calls, files, fd));
     EXPECT_EQ(calls.close(fd), -ENOSPC);
     files.mend();
     const file_error_list list = fs.file_errors();

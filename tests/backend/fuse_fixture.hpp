@@ -1,8 +1,11 @@
 // What tests with a FUSE server share: files on the server, and mounts with few and many workers.
 #pragma once
 
+#include <errno.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -35,6 +38,13 @@ class fuse_test : public ::testing::TestWithParam<unsigned> {
   static constexpr group_kind kind = group_kind::warp;
   static void run(const fuse_options& options, const std::function<void(fuse_folder&)>& body) {
     in_fuse_folder(options, body);
+  }
+  // Writes file "a" into the kernel's memory. The server will refuse the bytes (ENOSPC).
+  static void write_what_will_be_refused(session& calls, const fuse_folder& files,
+                                         std::int32_t& fd) {
+    fd = calls.open(files / "a", O_RDWR | O_CREAT);
+    ASSERT_EQ(calls.write(fd, std::string(30'000, 'x'), 0), 30'000);
+    files.fail(on::write, ENOSPC);
   }
 };
 
