@@ -8,6 +8,7 @@
 
 #include "arrays/kernels.cuh"
 #include "common/arithmetic.cuh"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 
 namespace gpufs::arrays {

@@ -1,6 +1,7 @@
 // Compiled by nvcc if there is one, otherwise by the host compiler.
 #include "launch.hpp"
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 
 namespace gpufs::grep {

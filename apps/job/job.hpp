@@ -13,6 +13,7 @@
 #include "common/device_parts.hpp"
 #include "gpufs/base/limits.hpp"
 #include "gpufs/device_array.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "job/files.cuh"
 #include "job/mount_facts.hpp"

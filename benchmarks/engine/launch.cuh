@@ -8,6 +8,7 @@
 #include "engine/runtime.hpp"
 #include "engine/stopwatch.hpp"
 #include "gpufs/device_array.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 
 namespace gpufs::bench {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <gpufs/device_array.hpp>
+#include <gpufs/gpufs.hpp>
 #include <gpufs/launch.cuh>
 
 struct read_start {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <gpufs/device_array.hpp>
+#include <gpufs/gpufs.hpp>
 #include <gpufs/launch.cuh>
 
 constexpr std::uint64_t count = 1'000'000;  // numbers of 4 bytes

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <gpufs/device_array.hpp>
+#include <gpufs/gpufs.hpp>
 #include <gpufs/launch.cuh>
 
 // Streams on a GPU. A launch on the CPU device has ended when it returns, so it needs none.

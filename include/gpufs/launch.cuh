@@ -1,15 +1,17 @@
 // Launches a kernel on a mount's device: on a GPU a CUDA launch; on the CPU device a pool of
-// threads that runs the same functor once per block.
+// threads that runs the same functor once per block. gpufs.hpp declares the mount; a source that
+// only has kernels and their launches compiles without it, and sooner.
 #pragma once
 
 #include "gpufs/gpufs.cuh"
-#include "gpufs/gpufs.hpp"
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
 #endif
 
 namespace gpufs {
+
+class mount;  // gpufs/gpufs.hpp
 
 struct launch_shape {
   std::uint32_t blocks = 1;
@@ -25,9 +27,17 @@ struct launch_shape {
 
 namespace detail {
 
-// Runs `call(functor, fs)` once per block on the CPU device's threads. Returns when all have ended.
-void run_on_cpu(mount& m, const launch_shape& shape,
-                void (*call)(const void* functor, const mount_ref& fs), const void* functor);
+// Runs one block on a thread of the CPU device.
+using cpu_block = void (*)(const void* functor, const mount_ref& fs);
+
+// Starts the kernel on the current GPU. Returns null, or what failed.
+using gpu_start = const char* (*)(const void* functor, const mount_ref& fs,
+                                  const launch_shape& shape);
+
+// Launches on the mount's device. `start` is null if the caller was compiled by a plain C++
+// compiler. Compiled once, so that sources with kernels do not include the host API.
+void launch(mount& m, const launch_shape& shape, const void* functor, cpu_block block,
+            gpu_start start);
 
 #if defined(__CUDACC__)
 // CUDA's launch bounds of a kernel: its own constants, or 1024 threads and 1 block per
@@ -50,9 +60,19 @@ __global__ void __launch_bounds__(block_threads_max<Kernel>(), blocks_per_multip
   kernel(fs);
 }
 
-inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess)
-    throw error(EIO, std::string(what) + ": " + cudaGetErrorString(status));
+template <class Kernel>
+const char* start_kernel(const void* functor, const mount_ref& fs, const launch_shape& shape) {
+  if (shape.scratch_bytes > 48 * 1024) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shape.scratch_bytes));
+    if (status != cudaSuccess) return cudaGetErrorString(status);
+  }
+  run_kernel<Kernel>
+      <<<shape.blocks, shape.threads, shape.scratch_bytes,
+         static_cast<cudaStream_t>(shape.stream)>>>(*static_cast<const Kernel*>(functor), fs);
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 #endif
 
@@ -67,30 +87,14 @@ inline void check(cudaError_t status, const char* what) {
 // mount is on a GPU and the caller was compiled by a plain C++ compiler.
 template <class Kernel>
 void launch(mount& m, const launch_shape& shape, const Kernel& kernel) {
-  if (m.device() == device_kind::cpu) {
-    detail::run_on_cpu(
-        m, shape,
-        [](const void* functor, const mount_ref& fs) {
-          (*static_cast<const Kernel*>(functor))(fs);
-        },
-        &kernel);
-    return;
-  }
+  detail::gpu_start start = nullptr;
 #if defined(__CUDACC__)
-  const device_guard guard(m);
-  if (shape.scratch_bytes > 48 * 1024) {
-    detail::check(cudaFuncSetAttribute(detail::run_kernel<Kernel>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(shape.scratch_bytes)),
-                  "launch: scratch memory");
-  }
-  detail::run_kernel<Kernel>
-      <<<shape.blocks, shape.threads, shape.scratch_bytes,
-         static_cast<cudaStream_t>(shape.stream)>>>(kernel, m.ref(shape.bulk));
-  detail::check(cudaGetLastError(), "launch");
-#else
-  throw error(ENOTSUP, "launch on a GPU: this program was compiled without nvcc");
+  start = detail::start_kernel<Kernel>;
 #endif
+  detail::launch(
+      m, shape, &kernel,
+      [](const void* functor, const mount_ref& fs) { (*static_cast<const Kernel*>(functor))(fs); },
+      start);
 }
 
 }  // namespace gpufs

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "api/matrix.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/schedule.hpp"
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "api/matrix.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/memory_backend.hpp"
 #include "support/schedule.hpp"

@@ -2,6 +2,7 @@
 // instantiated.
 #include "api/script.hpp"
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "gpufs/stream.cuh"
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "api/matrix.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/eventually.hpp"
 #include "support/failing_allocations.hpp"

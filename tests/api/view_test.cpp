@@ -9,6 +9,7 @@
 
 #include "api/file_world.hpp"
 #include "api/session.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/fault_backend.hpp"
 

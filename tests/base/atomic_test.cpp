@@ -6,6 +6,7 @@
 
 #include "gpufs/base/atomic.cuh"
 #include "gpufs/base/statistics.cuh"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 

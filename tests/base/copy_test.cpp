@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpufs/base/copy.cuh"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 

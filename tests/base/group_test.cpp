@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpufs/base/group.cuh"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 #include "support/memory_backend.hpp"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpufs/file/path_hash.cuh"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "gpufs/cache/page_cache.cuh"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 

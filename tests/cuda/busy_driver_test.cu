@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "api/file_world.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 

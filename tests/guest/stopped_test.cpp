@@ -16,6 +16,7 @@
 
 #include "api/file_world.hpp"
 #include "gpufs/error.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "guest/guest.hpp"
 #include "support/fault_backend.hpp"

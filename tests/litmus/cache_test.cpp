@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "litmus/counted_reads.hpp"
 #include "support/device.hpp"

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "litmus/checks.cuh"
 #include "support/device.hpp"

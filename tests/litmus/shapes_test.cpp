@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "litmus/shape_kernels.cuh"
 #include "support/device.hpp"

@@ -1,6 +1,7 @@
 // Litmus tests of 16 bytes as one access: on GPUs only, and only if the build needs it.
 #include <gtest/gtest.h>
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "litmus/counted_reads.hpp"
 #include "support/device.hpp"

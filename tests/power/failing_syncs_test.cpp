@@ -18,6 +18,7 @@
 
 #include "api/session.hpp"
 #include "gpufs/error.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "gpufs/write.cuh"
 #include "support/durable_backend.hpp"

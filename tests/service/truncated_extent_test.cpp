@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "support/device.hpp"
 #include "support/eventually.hpp"

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "gpufs/write.cuh"
 #include "simulation/disk.hpp"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "gpufs/text/format.cuh"
 #include "support/device.hpp"

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "gpufs/text/parse_integer.cuh"
 #include "gpufs/text/parse_number.cuh"

@@ -1,20 +1,25 @@
-// Launches on the CPU device. A thread pool runs the kernel once per block.
+// Launches. On the CPU device a thread pool runs the kernel once per block.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 
 #include "base/host_threads.hpp"
+#include "gpufs/gpufs.hpp"
 #include "gpufs/launch.cuh"
 #include "mount/cpu_launch.hpp"
 
 namespace gpufs::detail {
 
-void run_on_cpu(mount& m, const launch_shape& shape, void (*call)(const void*, const mount_ref&),
-                const void* functor) {
-  const cpu_launch launch(m);
+namespace {
+
+// Returns when all blocks have ended.
+void run_on_cpu(mount& m, const launch_shape& shape, const void* functor, cpu_block block_of) {
+  const cpu_launch running(m);
   const mount_ref fs = m.ref(shape.bulk);
   std::atomic<std::uint32_t> next{0};
   std::mutex failure_mutex;
@@ -28,7 +33,7 @@ void run_on_cpu(mount& m, const launch_shape& shape, void (*call)(const void*, c
       for (std::uint32_t block = next++; block < shape.blocks; block = next++) {
         platform::position_on_cpu() = {block, shape.blocks, processor,
                                        reinterpret_cast<char*>(scratch.get())};
-        call(functor, fs);
+        block_of(functor, fs);
       }
     } catch (...) {
       const std::lock_guard lock(failure_mutex);
@@ -52,6 +57,21 @@ void run_on_cpu(mount& m, const launch_shape& shape, void (*call)(const void*, c
   }
   platform::position_on_cpu() = before;
   if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+void launch(mount& m, const launch_shape& shape, const void* functor, cpu_block block,
+            gpu_start start) {
+  if (m.device() == device_kind::cpu) {
+    run_on_cpu(m, shape, functor, block);
+    return;
+  }
+  if (start == nullptr)
+    throw error(ENOTSUP, "launch on a GPU: this program was compiled without nvcc");
+  const device_guard guard(m);
+  const char* const failure = start(functor, m.ref(shape.bulk), shape);
+  if (failure != nullptr) throw error(EIO, std::string("launch: ") + failure);
 }
 
 }  // namespace gpufs::detail
