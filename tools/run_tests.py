@@ -32,11 +32,13 @@ COMPILE_TIMEOUT_S = 3600
 
 
 def configure(job: Job, preset: str) -> None:
-    # Equal for all stages: a different architecture would compile everything again.
-    options = (
-        [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"] if preset == "release" else []
-    )
-    job.run("cmake", "--preset", preset, *options)
+    # Equal for all stages: different options would compile everything again.
+    options = {
+        "release": [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"],
+        "tsan": [f"-DGPUFS_TEST_HALF={half_of_today(0)}"],
+        "asan": [f"-DGPUFS_TEST_HALF={half_of_today(1)}"],
+    }
+    job.run("cmake", "--preset", preset, *options.get(preset, []))
 
 
 def compile_targets(job: Job, preset: str, *targets: str) -> None:
@@ -99,27 +101,25 @@ def without_address_randomisation() -> list[str]:
     return setarch if possible else []
 
 
-def half_of_today(sanitizer: int) -> int | None:
-    """Returns which half of the tests runs under the first or second sanitizer.
+def half_of_today(sanitizer: int) -> str:
+    """Returns which half of the tests runs under the first or second sanitizer; empty: all tests.
 
     The same for two days, because what else rotates with the day (tests/api/matrix.hpp) depends on
     whether its number is even.
     """
     if os.environ.get("GPUFS_TEST_WHOLE"):
-        return None
-    return (int(os.environ["GPUFS_TEST_ROTATION"]) // 2 + sanitizer) % 2
+        return ""
+    return str((int(os.environ["GPUFS_TEST_ROTATION"]) // 2 + sanitizer) % 2)
 
 
 def tsan(job: Job) -> None:
     options = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
-    job.run_googletest(
-        cpu_tests("tsan"), options, without_address_randomisation(), half=half_of_today(0)
-    )
+    job.run_googletest(cpu_tests("tsan"), options, without_address_randomisation())
 
 
 def asan(job: Job) -> None:
     options = {"ASAN_OPTIONS": "strict_string_checks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    job.run_googletest(cpu_tests("asan"), options, half=half_of_today(1))
+    job.run_googletest(cpu_tests("asan"), options)
 
 
 def has_gpu() -> bool:

@@ -148,7 +148,6 @@ class Job:
         program: Path,
         env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
-        half: int | None = None,
     ) -> None:
         """Runs a googletest program in several processes at a time, each with a share of the tests.
 
@@ -156,19 +155,16 @@ class Job:
         that must end within milliseconds were late. More shares than processes, so that all
         processes end at about the same time. One process per test, as in CTest, would spend most of
         its time on startup, above all under a sanitizer.
-
-        ``half``: 0 or 1 runs every second test only.
         """
         processes = PROCESSORS + 1
         for old in LOGS.glob(f"{self.name}-*.xml"):
             old.unlink()
         reports = [LOGS / f"{self.name}-{shard}.xml" for shard in range(6 * processes)]
-        step = 1 if half is None else 2
 
         def run_share(shard: int) -> StageError | None:
             shares = {
-                "GTEST_TOTAL_SHARDS": str(step * len(reports)),
-                "GTEST_SHARD_INDEX": str(step * shard + (half or 0)),
+                "GTEST_TOTAL_SHARDS": str(len(reports)),
+                "GTEST_SHARD_INDEX": str(shard),
             }
             command: list[str | Path] = [*prefix, program, f"--gtest_output=xml:{reports[shard]}"]
             with (LOGS / f"{self.name}-{shard}.log").open("w") as log:
