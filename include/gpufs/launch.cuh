@@ -31,8 +31,11 @@ namespace detail {
 using cpu_block = void (*)(const void* functor, const mount_ref& fs);
 
 // Starts the kernel on the current GPU. Returns null, or what failed.
-using gpu_start = const char* (*)(const void* functor, const mount_ref& fs,
-                                  const launch_shape& shape);
+using gpu_start = const char* (*)(const void* functor, mount& m, const launch_shape& shape);
+
+// As mount::ref(). The last call before the kernel starts: CUDA may load a kernel when it is first
+// named, which keeps the driver busy, and a service that waits for that takes the bulk path away.
+mount_ref ref_for_launch(mount& m, bool bulk);
 
 // Launches on the mount's device. `start` is null if the caller was compiled by a plain C++
 // compiler. Compiled once, so that sources with kernels do not include the host API.
@@ -61,16 +64,16 @@ __global__ void __launch_bounds__(block_threads_max<Kernel>(), blocks_per_multip
 }
 
 template <class Kernel>
-const char* start_kernel(const void* functor, const mount_ref& fs, const launch_shape& shape) {
+const char* start_kernel(const void* functor, mount& m, const launch_shape& shape) {
   if (shape.scratch_bytes > 48 * 1024) {
     const cudaError_t status =
         cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shape.scratch_bytes));
     if (status != cudaSuccess) return cudaGetErrorString(status);
   }
-  run_kernel<Kernel>
-      <<<shape.blocks, shape.threads, shape.scratch_bytes,
-         static_cast<cudaStream_t>(shape.stream)>>>(*static_cast<const Kernel*>(functor), fs);
+  run_kernel<Kernel><<<shape.blocks, shape.threads, shape.scratch_bytes,
+                       static_cast<cudaStream_t>(shape.stream)>>>(
+      *static_cast<const Kernel*>(functor), ref_for_launch(m, shape.bulk));
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -61,6 +61,8 @@ void run_on_cpu(mount& m, const launch_shape& shape, const void* functor, cpu_bl
 
 }  // namespace
 
+mount_ref ref_for_launch(mount& m, bool bulk) { return m.ref(bulk); }
+
 void launch(mount& m, const launch_shape& shape, const void* functor, cpu_block block,
             gpu_start start) {
   if (m.device() == device_kind::cpu) {
@@ -70,7 +72,7 @@ void launch(mount& m, const launch_shape& shape, const void* functor, cpu_block 
   if (start == nullptr)
     throw error(ENOTSUP, "launch on a GPU: this program was compiled without nvcc");
   const device_guard guard(m);
-  const char* const failure = start(functor, m.ref(shape.bulk), shape);
+  const char* const failure = start(functor, m, shape);
   if (failure != nullptr) throw error(EIO, std::string("launch: ") + failure);
 }
 
