@@ -1,6 +1,6 @@
 # The options of a build. Include it before project(); nothing here depends on a compiler.
 
-if(DEFINED CMAKE_PROJECT_NAME)
+if(DEFINED PROJECT_NAME)  # CMAKE_PROJECT_NAME is in the cache when CMake runs again
   # another project includes gpufs
   set(gpufs_is_top_level OFF)
 else()
@@ -32,6 +32,7 @@ set(GPUFS_MARCH "$ENV{GPUFS_MARCH}" CACHE STRING "-march= of host code, the CPU 
 option(GPUFS_FAST_PTXAS "Compile kernels with ptxas's fast compilation, where it has it and no flags choose another level" ON)
 option(GPUFS_BUILD_APPS "Build the engines of the command line" ${gpufs_is_top_level})
 option(GPUFS_BUILD_PYTHON "Build the Python extension module" OFF)
+option(GDEV_BUILD "Build gdev, which shares a GPU between programs (only with GPUFS_CUDA: it needs cuda.h)" ${gpufs_is_top_level})
 option(GPUFS_BUILD_TESTS "Build the C++ tests" OFF)
 option(GPUFS_BUILD_FUZZERS "Build the fuzzers too, beside the C++ tests (clang++ only; `make fuzz`)" OFF)
 option(GPUFS_INSTALL "Generate the install step" ${gpufs_is_top_level})
