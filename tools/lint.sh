@@ -11,8 +11,8 @@ case ${1:-check} in
 esac
 
 failed=0
-mapfile -d '' sources < <(find include src apps benchmarks tests python examples -type f \
-  \( -name '*.cpp' -o -name '*.hpp' -o -name '*.cu' -o -name '*.cuh' \) -print0)
+mapfile -d '' sources < <(find include src apps benchmarks tests python examples gdev -type f \
+  \( -name '*.cpp' -o -name '*.hpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inl' \) -print0)
 clang-format "${format[@]}" "${sources[@]}" || failed=1
 ruff format "${ruff_format[@]}" . || failed=1
 ruff check "${ruff_check[@]}" . || failed=1

@@ -258,6 +258,21 @@ def python(job: Job) -> None:
     job.run_tests(report, *pytest, f"--numprocesses={processes}", f"--junitxml={report}")
 
 
+def build_gdev(job: Job) -> None:
+    configure(job, "release")
+    compile_targets(job, "release", "gdev_test_programs")
+
+
+def gdev(job: Job) -> None:
+    """Runs programs under gdev, on a simulated GPU."""
+    report = LOGS / "gdev.xml"
+    job.run_tests(
+        report,
+        *(VENV_PYTHON, "-m", "pytest", "gdev/tests", f"--numprocesses={PROCESSORS + 1}"),
+        f"--junitxml={report}",
+    )
+
+
 def demo(job: Job) -> None:
     job.run(sys.executable, "tools/demo.py", "--gpufs", TEST_VENV / "bin" / "gpufs", "--quick")
 
@@ -365,6 +380,7 @@ STAGES = (
         ("setup",),
         install_package,
     ),
+    Stage("gdev", "programs under gdev, on a simulated GPU", gdev, 600, ("setup",), build_gdev),
     Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
     Stage(
         "consumer",

@@ -1,0 +1,337 @@
+#include "simulated/device.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gdev::simulated {
+
+namespace {
+
+std::string memory_file() {
+  const char* const given = std::getenv("GDEV_SIMULATED_GPU");
+  return given != nullptr ? given : "/dev/shm/gdev-simulated-gpu";
+}
+
+std::size_t memory_bytes() {
+  const char* const given = std::getenv("GDEV_SIMULATED_MEMORY");
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::size_t{256} << 20;
+}
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::byte* pointer(CUdeviceptr address) noexcept { return reinterpret_cast<std::byte*>(address); }
+
+/** Takes the access away, and keeps the addresses. */
+CUresult make_inaccessible(CUdeviceptr address, std::size_t bytes) noexcept {
+  return mmap(pointer(address), bytes, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED
+             ? CUDA_ERROR_OUT_OF_MEMORY
+             : CUDA_SUCCESS;
+}
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
+}
+
+}  // namespace
+
+device::device() : memory_(memory_file().c_str(), memory_bytes()) {}
+
+CUresult device::reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
+                         CUdeviceptr wanted) {
+  alignment = alignment == 0 ? block_bytes : alignment;
+  if (address == nullptr || bytes == 0 || bytes % block_bytes != 0 ||
+      (alignment & (alignment - 1)) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  alignment = std::max(alignment, block_bytes);
+  const std::size_t mapped = bytes + alignment;
+  void* const place =
+      mmap(pointer(wanted), mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const auto begin = reinterpret_cast<CUdeviceptr>(place);
+  const CUdeviceptr aligned = round_up(begin, alignment);
+  if (aligned > begin) {
+    munmap(place, aligned - begin);
+  }
+  munmap(pointer(aligned + bytes), begin + mapped - aligned - bytes);
+  const std::lock_guard lock(mutex_);
+  ranges_[aligned] = {bytes, false};
+  *address = aligned;
+  return CUDA_SUCCESS;
+}
+
+CUresult device::free_reservation(CUdeviceptr address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || found->second.bytes != bytes || found->second.is_allocation) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  free_range(found);
+  return CUDA_SUCCESS;
+}
+
+void device::free_range(std::map<CUdeviceptr, range>::iterator which) {
+  munmap(pointer(which->first), which->second.bytes);
+  ranges_.erase(which);
+}
+
+CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes) {
+  if (handle == nullptr || bytes == 0 || bytes % block_bytes != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  chunk made = memory_.allocate(bytes / block_bytes);
+  if (made.blocks.empty()) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  auto owner = std::make_unique<allocation_handle>(
+      allocation_handle{std::make_shared<chunk>(std::move(made))});
+  const std::lock_guard lock(mutex_);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
+  handles_.insert(owner.release());
+  return CUDA_SUCCESS;
+}
+
+CUresult device::release(CUmemGenericAllocationHandle handle) {
+  auto* const which = reinterpret_cast<allocation_handle*>(handle);
+  const std::lock_guard lock(mutex_);
+  if (handles_.erase(which) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  delete which;
+  return CUDA_SUCCESS;
+}
+
+CUresult device::map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) {
+  auto* const which = reinterpret_cast<allocation_handle*>(handle);
+  const std::lock_guard lock(mutex_);
+  if (!handles_.contains(which) || bytes != which->memory->blocks.size() * block_bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto found = ranges_.upper_bound(address);
+  if (found == ranges_.begin() || (--found)->second.is_allocation ||
+      address + bytes > found->first + found->second.bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // The mappings hold the chunk from now on.
+  memory_.map(*which->memory, pointer(address));
+  return CUDA_SUCCESS;
+}
+
+CUresult device::unmap(CUdeviceptr address, std::size_t bytes) {
+  return make_inaccessible(address, bytes);
+}
+
+CUresult device::set_access(CUdeviceptr address, std::size_t bytes, bool may_write) {
+  return mprotect(pointer(address), bytes, may_write ? PROT_READ | PROT_WRITE : PROT_READ) == 0
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult device::export_handle(int* file, CUmemGenericAllocationHandle handle) {
+  auto* const which = reinterpret_cast<allocation_handle*>(handle);
+  const std::lock_guard lock(mutex_);
+  if (file == nullptr || !handles_.contains(which)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *file = fcntl(which->memory->file.number(), F_DUPFD_CLOEXEC, 0);
+  return *file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+CUresult device::import_handle(CUmemGenericAllocationHandle* handle, int file) {
+  chunk found = memory_.import(descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0)));
+  if (found.blocks.empty()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto owner = std::make_unique<allocation_handle>(
+      allocation_handle{std::make_shared<chunk>(std::move(found))});
+  const std::lock_guard lock(mutex_);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
+  handles_.insert(owner.release());
+  return CUDA_SUCCESS;
+}
+
+CUresult device::allocate(CUdeviceptr* address, std::size_t bytes) {
+  if (address == nullptr || bytes == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::size_t size = round_up(bytes, block_bytes);
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = create(&handle, size);
+  if (result != CUDA_SUCCESS) {
+    return result;
+  }
+  result = reserve(address, size, 0, 0);
+  if (result == CUDA_SUCCESS) {
+    result = map(*address, size, handle);
+  }
+  if (result == CUDA_SUCCESS) {
+    result = set_access(*address, size, true);
+  }
+  release(handle);
+  if (result == CUDA_SUCCESS) {
+    const std::lock_guard lock(mutex_);
+    ranges_[*address].is_allocation = true;
+  }
+  return result;
+}
+
+CUresult device::free(CUdeviceptr address) {
+  if (address == 0) {
+    return CUDA_SUCCESS;
+  }
+  wait_for_all();  // CUDA frees nothing that earlier work uses
+  const std::lock_guard lock(mutex_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || !found->second.is_allocation) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  free_range(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult device::range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  const std::lock_guard lock(mutex_);
+  auto found = ranges_.upper_bound(address);
+  if (found == ranges_.begin() || address - (--found)->first >= found->second.bytes) {
+    return CUDA_ERROR_NOT_FOUND;
+  }
+  if (base != nullptr) {
+    *base = found->first;
+  }
+  if (bytes != nullptr) {
+    *bytes = found->second.bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult device::create_stream(CUstream* made, bool is_blocking) {
+  auto owner = std::make_unique<stream>();
+  const std::lock_guard lock(mutex_);
+  *made = reinterpret_cast<CUstream>(owner.get());
+  (is_blocking ? blocking_ : non_blocking_).insert(owner.release());
+  return CUDA_SUCCESS;
+}
+
+CUresult device::destroy_stream(CUstream ended) {
+  auto* const which = reinterpret_cast<stream*>(ended);
+  {
+    const std::lock_guard lock(mutex_);
+    if (blocking_.erase(which) + non_blocking_.erase(which) == 0) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+  }
+  delete which;  // outside of the lock, because it waits
+  return CUDA_SUCCESS;
+}
+
+stream& device::find(CUstream where, bool is_per_thread) {
+  if (where == CU_STREAM_PER_THREAD || (where == nullptr && is_per_thread)) {
+    // Never ended: a thread's destructors may run after those of the process.
+    static thread_local stream* own = nullptr;
+    if (own == nullptr) {
+      own = new stream();
+      const std::lock_guard lock(mutex_);
+      blocking_.insert(own);
+    }
+    return *own;
+  }
+  if (where == nullptr || where == CU_STREAM_LEGACY) {
+    return default_stream_;
+  }
+  return *reinterpret_cast<stream*>(where);
+}
+
+void device::submit(CUstream where, bool is_per_thread, std::function<void()> work) {
+  stream& chosen = find(where, is_per_thread);
+  std::vector<std::pair<stream*, std::uint64_t>> earlier;
+  const std::lock_guard lock(mutex_);  // all streams see the same order
+  if (&chosen == &default_stream_) {
+    for (stream* const other : blocking_) {
+      earlier.emplace_back(other, other->submitted());
+    }
+  } else if (blocking_.contains(&chosen)) {
+    earlier.emplace_back(&default_stream_, default_stream_.submitted());
+  }
+  chosen.submit([earlier = std::move(earlier), work = std::move(work)] {
+    for (const auto& [other, ticket] : earlier) {
+      other->wait(ticket);
+    }
+    work();
+  });
+}
+
+void device::wait(CUstream where, bool is_per_thread) {
+  const stream& chosen = find(where, is_per_thread);
+  if (&chosen == &default_stream_) {
+    // It is done when the blocking streams' earlier work is.
+    submit(where, is_per_thread, [] {});
+  }
+  chosen.wait(chosen.submitted());
+}
+
+bool device::is_idle(CUstream where, bool is_per_thread) {
+  const stream& chosen = find(where, is_per_thread);
+  return chosen.is_done(chosen.submitted());
+}
+
+void device::wait_for_all() {
+  std::vector<std::pair<stream*, std::uint64_t>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.emplace_back(&default_stream_, default_stream_.submitted());
+    for (const std::set<stream*>* streams : {&blocking_, &non_blocking_}) {
+      for (stream* const one : *streams) {
+        all.emplace_back(one, one->submitted());
+      }
+    }
+  }
+  for (const auto& [one, ticket] : all) {
+    one->wait(ticket);
+  }
+}
+
+void device::record(event& which, CUstream where, bool is_per_thread) {
+  stream& chosen = find(where, is_per_thread);
+  const auto at_ns = std::make_shared<std::uint64_t>(0);
+  submit(where, is_per_thread, [at_ns] { *at_ns = now_ns(); });
+  const std::lock_guard lock(which.mutex);
+  which.recorded_in = &chosen;
+  which.ticket = chosen.submitted();
+  which.at_ns = at_ns;
+}
+
+void device::wait_in(CUstream where, bool is_per_thread, event& which) {
+  stream* recorded_in = nullptr;
+  std::uint64_t ticket = 0;
+  {
+    const std::lock_guard lock(which.mutex);
+    recorded_in = which.recorded_in;
+    ticket = which.ticket;
+  }
+  if (recorded_in != nullptr && recorded_in != &find(where, is_per_thread)) {
+    submit(where, is_per_thread, [recorded_in, ticket] { recorded_in->wait(ticket); });
+  }
+}
+
+device& the_device() {
+  // Never ended: threads may use it until the process is gone, and the kernel frees what it holds.
+  static device* const only = new device();
+  return *only;
+}
+
+}  // namespace gdev::simulated

@@ -1,0 +1,101 @@
+/**
+ * A simulated GPU as one process uses it: addresses, allocations, streams.
+ *
+ * Memory that is not mapped has no access: a kernel or a copy that touches it faults, as on a GPU.
+ * Calls return CUDA's errors. Thread-safe.
+ */
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "simulated/gpu_memory.hpp"
+#include "simulated/stream.hpp"
+
+namespace gdev::simulated {
+
+/** A chunk as cuMemCreate() returns it: alive until it is released and unmapped everywhere. */
+struct allocation_handle {
+  std::shared_ptr<chunk> memory;
+};
+
+/** Work that was in a stream when the event was recorded. */
+struct event {
+  std::mutex mutex;  // guards all below
+  stream* recorded_in = nullptr;
+  std::uint64_t ticket = 0;
+  std::shared_ptr<std::uint64_t> at_ns;  // when it was reached
+};
+
+class device {
+ public:
+  /** GDEV_SIMULATED_GPU names the memory's file, GDEV_SIMULATED_MEMORY its bytes if it is new. */
+  device();
+  device(const device&) = delete;
+  device& operator=(const device&) = delete;
+
+  [[nodiscard]] const gpu_memory& memory() const noexcept { return memory_; }
+
+  // --- Addresses and chunks ---
+
+  CUresult reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
+                   CUdeviceptr wanted);
+  CUresult free_reservation(CUdeviceptr address, std::size_t bytes);
+  CUresult create(CUmemGenericAllocationHandle* handle, std::size_t bytes);
+  CUresult release(CUmemGenericAllocationHandle handle);
+  CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle);
+  CUresult unmap(CUdeviceptr address, std::size_t bytes);
+  CUresult set_access(CUdeviceptr address, std::size_t bytes, bool may_write);
+  CUresult export_handle(int* file, CUmemGenericAllocationHandle handle);
+  CUresult import_handle(CUmemGenericAllocationHandle* handle, int file);
+
+  // --- Allocations ---
+
+  CUresult allocate(CUdeviceptr* address, std::size_t bytes);
+  CUresult free(CUdeviceptr address);
+  /** Finds the allocation or reservation that contains an address. */
+  CUresult range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address);
+
+  // --- Streams ---
+
+  CUresult create_stream(CUstream* made, bool is_blocking);
+  CUresult destroy_stream(CUstream ended);
+  /** Queues work, after what CUDA's default streams say. */
+  void submit(CUstream where, bool is_per_thread, std::function<void()> work);
+  void wait(CUstream where, bool is_per_thread);
+  [[nodiscard]] bool is_idle(CUstream where, bool is_per_thread);
+  void wait_for_all();
+
+  void record(event& which, CUstream where, bool is_per_thread);
+  /** Makes a stream wait for an event. */
+  void wait_in(CUstream where, bool is_per_thread, event& which);
+
+ private:
+  struct range {
+    std::size_t bytes = 0;
+    bool is_allocation = false;
+  };
+
+  stream& find(CUstream where, bool is_per_thread);
+  void free_range(std::map<CUdeviceptr, range>::iterator which);
+
+  gpu_memory memory_;
+  std::mutex mutex_;  // guards all below
+  std::map<CUdeviceptr, range> ranges_;
+  std::set<allocation_handle*> handles_;
+  stream default_stream_;
+  std::set<stream*> blocking_;  // these wait for the default stream, and it for them
+  std::set<stream*> non_blocking_;
+};
+
+/** The device of this process; made by the first call. */
+device& the_device();
+
+}  // namespace gdev::simulated

@@ -1,0 +1,261 @@
+/** The simulated driver: initialization, the device, contexts, memory. */
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "simulated/device.hpp"
+#include "simulated/exports.hpp"
+
+namespace gdev::simulated {
+
+namespace {
+
+std::atomic<bool> is_initialized;
+
+/** There is one device. All contexts of a process share it; their handles differ. */
+struct context {};
+
+context primary;
+thread_local std::vector<CUcontext> current;
+
+CUcontext handle_of(context& which) noexcept { return reinterpret_cast<CUcontext>(&which); }
+
+}  // namespace
+
+}  // namespace gdev::simulated
+
+using gdev::simulated::current;
+using gdev::simulated::handle_of;
+using gdev::simulated::is_initialized;
+using gdev::simulated::the_device;
+
+GDEV_EXPORT(cuInit, unsigned flags) {
+  is_initialized = true;
+  return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+GDEV_EXPORT(cuDriverGetVersion, int* version) {
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuGetExportTable, const void** table, const CUuuid* /*id*/) {
+  // Private to the vendor's runtime, which does not run on this driver (gdev/docs/testing.md).
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+GDEV_EXPORT(cuGetErrorName, CUresult error, const char** name) {
+  thread_local std::string text;
+  text = "CUDA error " + std::to_string(error);
+  *name = text.c_str();
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuGetErrorString, CUresult error, const char** text) {
+  return cuGetErrorName(error, text);
+}
+
+GDEV_EXPORT(cuDeviceGetCount, int* count) {
+  *count = 1;
+  return is_initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+GDEV_EXPORT(cuDeviceGet, CUdevice* device, int ordinal) {
+  *device = 0;
+  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+GDEV_EXPORT(cuDeviceGetName, char* name, int bytes, CUdevice /*device*/) {
+  constexpr std::string_view text = "gdev's simulated GPU";
+  if (bytes <= 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::size_t copied = std::min(text.size(), static_cast<std::size_t>(bytes) - 1);
+  std::memcpy(name, text.data(), copied);
+  name[copied] = '\0';
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuDeviceGetUuid, CUuuid* id, CUdevice /*device*/) {
+  std::memset(id, 0, sizeof *id);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuDeviceTotalMem, std::size_t* bytes, CUdevice /*device*/) {
+  *bytes = the_device().memory().total_bytes();
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuDeviceGetAttribute, int* value, CUdevice_attribute which, CUdevice /*device*/) {
+  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 1;
+  return CUDA_SUCCESS;
+}
+
+// --- Contexts ---
+
+GDEV_EXPORT(cuDevicePrimaryCtxRetain, CUcontext* made, CUdevice /*device*/) {
+  *made = handle_of(gdev::simulated::primary);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) { return CUDA_SUCCESS; }
+
+GDEV_EXPORT(cuCtxCreate, CUcontext* made, CUctxCreateParams* /*parameters*/, unsigned /*flags*/,
+            CUdevice /*device*/) {
+  *made = handle_of(*new gdev::simulated::context);
+  current.push_back(*made);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuCtxDestroy, CUcontext ended) {
+  the_device().wait_for_all();
+  std::erase(current, ended);
+  delete reinterpret_cast<gdev::simulated::context*>(ended);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuCtxSetCurrent, CUcontext chosen) {
+  if (current.empty()) {
+    current.push_back(chosen);
+  } else {
+    current.back() = chosen;
+  }
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuCtxGetCurrent, CUcontext* found) {
+  *found = current.empty() ? nullptr : current.back();
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuCtxPushCurrent, CUcontext chosen) {
+  current.push_back(chosen);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuCtxPopCurrent, CUcontext* found) {
+  if (current.empty()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (found != nullptr) {
+    *found = current.back();
+  }
+  current.pop_back();
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuCtxGetDevice, CUdevice* device) {
+  *device = 0;
+  return current.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuCtxSynchronize, ) {
+  the_device().wait_for_all();
+  return CUDA_SUCCESS;
+}
+
+// --- Memory ---
+
+GDEV_EXPORT(cuMemGetInfo, std::size_t* free, std::size_t* total) {
+  *free = the_device().memory().free_bytes();
+  *total = the_device().memory().total_bytes();
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuMemAlloc, CUdeviceptr* address, std::size_t bytes) {
+  return the_device().allocate(address, bytes);
+}
+
+GDEV_EXPORT(cuMemAllocPitch, CUdeviceptr* address, std::size_t* pitch, std::size_t width,
+            std::size_t height, unsigned /*element*/) {
+  *pitch = (width + 511) / 512 * 512;
+  return the_device().allocate(address, *pitch * height);
+}
+
+GDEV_EXPORT(cuMemFree, CUdeviceptr address) { return the_device().free(address); }
+
+GDEV_EXPORT(cuMemGetAddressRange, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  return the_device().range_of(base, bytes, address);
+}
+
+GDEV_EXPORT(cuMemGetAllocationGranularity, std::size_t* bytes,
+            const CUmemAllocationProp* /*properties*/, CUmemAllocationGranularity_flags /*which*/) {
+  *bytes = gdev::simulated::block_bytes;
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuMemAddressReserve, CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
+            CUdeviceptr wanted, unsigned long long /*flags*/) {
+  return the_device().reserve(address, bytes, alignment, wanted);
+}
+
+GDEV_EXPORT(cuMemAddressFree, CUdeviceptr address, std::size_t bytes) {
+  return the_device().free_reservation(address, bytes);
+}
+
+GDEV_EXPORT(cuMemCreate, CUmemGenericAllocationHandle* handle, std::size_t bytes,
+            const CUmemAllocationProp* properties, unsigned long long /*flags*/) {
+  return properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE
+             ? CUDA_ERROR_INVALID_VALUE
+             : the_device().create(handle, bytes);
+}
+
+GDEV_EXPORT(cuMemRelease, CUmemGenericAllocationHandle handle) {
+  return the_device().release(handle);
+}
+
+GDEV_EXPORT(cuMemMap, CUdeviceptr address, std::size_t bytes, std::size_t offset,
+            CUmemGenericAllocationHandle handle, unsigned long long /*flags*/) {
+  return offset != 0 ? CUDA_ERROR_INVALID_VALUE : the_device().map(address, bytes, handle);
+}
+
+GDEV_EXPORT(cuMemUnmap, CUdeviceptr address, std::size_t bytes) {
+  return the_device().unmap(address, bytes);
+}
+
+GDEV_EXPORT(cuMemSetAccess, CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,
+            std::size_t count) {
+  return access == nullptr || count == 0
+             ? CUDA_ERROR_INVALID_VALUE
+             : the_device().set_access(address, bytes,
+                                       access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+GDEV_EXPORT(cuMemExportToShareableHandle, void* file, CUmemGenericAllocationHandle handle,
+            CUmemAllocationHandleType /*type*/, unsigned long long /*flags*/) {
+  return the_device().export_handle(static_cast<int*>(file), handle);
+}
+
+GDEV_EXPORT(cuMemImportFromShareableHandle, CUmemGenericAllocationHandle* handle, void* file,
+            CUmemAllocationHandleType /*type*/) {
+  return the_device().import_handle(handle,
+                                    static_cast<int>(reinterpret_cast<std::intptr_t>(file)));
+}
+
+// --- Memory of the host, which the simulated GPU reaches everywhere ---
+
+GDEV_EXPORT(cuMemAllocHost, void** address, std::size_t bytes) {
+  *address = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return *address == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuMemHostAlloc, void** address, std::size_t bytes, unsigned /*flags*/) {
+  return cuMemAllocHost(address, bytes);
+}
+
+GDEV_EXPORT(cuMemFreeHost, void* address) {
+  std::free(address);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuMemHostRegister, void* /*address*/, std::size_t /*bytes*/, unsigned /*flags*/) {
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuMemHostUnregister, void* /*address*/) { return CUDA_SUCCESS; }
+
+/** A function that no header has: newer drivers have functions that gdev does not know. */
+GDEV_EXPORT(cuFunctionOfTomorrow, ) { return CUDA_SUCCESS; }

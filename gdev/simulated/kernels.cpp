@@ -1,0 +1,72 @@
+#include "simulated/kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+
+// Each does what the kernel of the same name does in tests/kernels.cu.
+namespace gdev::simulated {
+
+namespace {
+
+struct named_kernel {
+  std::string_view name;
+  kernel run;
+  std::array<unsigned char, 5> sizes;
+};
+
+template <typename Value>
+Value parameter(void** parameters, int index) noexcept {
+  return *static_cast<const Value*>(parameters[index]);
+}
+
+void fill(void** parameters) {
+  auto* const values = parameter<std::uint32_t*>(parameters, 0);
+  std::fill_n(values, parameter<std::uint64_t>(parameters, 1),
+              parameter<std::uint32_t>(parameters, 2));
+}
+
+void add(void** parameters) {
+  auto* const values = parameter<std::uint32_t*>(parameters, 0);
+  const auto increment = parameter<std::uint32_t>(parameters, 2);
+  std::for_each_n(values, parameter<std::uint64_t>(parameters, 1),
+                  [&](std::uint32_t& value) { value += increment; });
+}
+
+void sum(void** parameters) {
+  const auto* const values = parameter<const std::uint32_t*>(parameters, 0);
+  *parameter<std::uint64_t*>(parameters, 2) =
+      std::accumulate(values, values + parameter<std::uint64_t>(parameters, 1), std::uint64_t{0});
+}
+
+void spin(void** parameters) {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::nanoseconds(parameter<std::uint64_t>(parameters, 0));
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+constexpr std::array<named_kernel, 4> kernels{{
+    {"gdev_fill", fill, {8, 8, 4}},
+    {"gdev_add", add, {8, 8, 4}},
+    {"gdev_sum", sum, {8, 8, 8}},
+    {"gdev_spin", spin, {8}},
+}};
+
+}  // namespace
+
+kernel find_kernel(std::string_view name) noexcept {
+  const auto* const found = std::find_if(kernels.begin(), kernels.end(),
+                                         [&](const named_kernel& one) { return one.name == name; });
+  return found == kernels.end() ? nullptr : found->run;
+}
+
+const unsigned char* parameter_sizes(kernel which) noexcept {
+  return std::find_if(kernels.begin(), kernels.end(),
+                      [&](const named_kernel& one) { return one.run == which; })
+      ->sizes.data();
+}
+
+}  // namespace gdev::simulated

@@ -1,0 +1,180 @@
+/** The simulated driver: streams, events, copies, modules and launches. */
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "simulated/device.hpp"
+#include "simulated/exports.hpp"
+#include "simulated/kernels.hpp"
+
+namespace gdev::simulated {
+
+namespace {
+
+template <typename Type>
+Type* pointer(CUdeviceptr address) noexcept {
+  return reinterpret_cast<Type*>(address);
+}
+
+CUresult copy(void* to, const void* from, std::size_t bytes, CUstream where, bool is_per_thread) {
+  the_device().submit(where, is_per_thread, [=] { std::memcpy(to, from, bytes); });
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_and_wait(void* to, const void* from, std::size_t bytes, bool is_per_thread) {
+  copy(to, from, bytes, nullptr, is_per_thread);
+  the_device().wait(nullptr, is_per_thread);
+  return CUDA_SUCCESS;
+}
+
+template <typename Value>
+CUresult set(CUdeviceptr address, Value value, std::size_t count, CUstream where,
+             bool is_per_thread) {
+  the_device().submit(where, is_per_thread,
+                      [=] { std::fill_n(pointer<Value>(address), count, value); });
+  return CUDA_SUCCESS;
+}
+
+/** The text of a module: its kernels are those with entries in it. */
+struct module {
+  std::string text;
+};
+
+CUresult launch(kernel which, void** parameters, CUstream where, bool is_per_thread) {
+  // The caller's values may be gone when the kernel runs.
+  struct values {
+    std::array<std::uint64_t, 8> of{};
+    std::array<void*, 8> at{};
+  };
+  const auto kept = std::make_shared<values>();
+  const unsigned char* const sizes = parameter_sizes(which);
+  for (std::size_t i = 0; sizes[i] != 0; ++i) {
+    std::memcpy(&kept->of[i], parameters[i], sizes[i]);
+    kept->at[i] = &kept->of[i];
+  }
+  the_device().submit(where, is_per_thread, [=] { which(kept->at.data()); });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+}  // namespace gdev::simulated
+
+using gdev::simulated::copy;
+using gdev::simulated::copy_and_wait;
+using gdev::simulated::event;
+using gdev::simulated::launch;
+using gdev::simulated::module;
+using gdev::simulated::pointer;
+using gdev::simulated::the_device;
+
+// --- Streams and events ---
+
+GDEV_EXPORT(cuStreamCreate, CUstream* made, unsigned flags) {
+  return the_device().create_stream(made, (flags & CU_STREAM_NON_BLOCKING) == 0);
+}
+
+GDEV_EXPORT(cuStreamCreateWithPriority, CUstream* made, unsigned flags, int /*priority*/) {
+  return the_device().create_stream(made, (flags & CU_STREAM_NON_BLOCKING) == 0);
+}
+
+GDEV_EXPORT(cuStreamDestroy, CUstream ended) { return the_device().destroy_stream(ended); }
+
+GDEV_EXPORT(cuEventCreate, CUevent* made, unsigned /*flags*/) {
+  *made = reinterpret_cast<CUevent>(new event);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuEventDestroy, CUevent ended) {
+  delete reinterpret_cast<event*>(ended);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuEventQuery, CUevent which) {
+  event& asked = *reinterpret_cast<event*>(which);
+  const std::lock_guard lock(asked.mutex);
+  return asked.recorded_in == nullptr || asked.recorded_in->is_done(asked.ticket)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_READY;
+}
+
+GDEV_EXPORT(cuEventSynchronize, CUevent which) {
+  event& asked = *reinterpret_cast<event*>(which);
+  asked.mutex.lock();
+  const auto* const stream = asked.recorded_in;
+  const std::uint64_t ticket = asked.ticket;
+  asked.mutex.unlock();
+  if (stream != nullptr) {
+    stream->wait(ticket);
+  }
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuEventElapsedTime, float* milliseconds, CUevent begin, CUevent end) {
+  if (cuEventQuery(begin) != CUDA_SUCCESS || cuEventQuery(end) != CUDA_SUCCESS) {
+    return CUDA_ERROR_NOT_READY;
+  }
+  const auto at = [](CUevent which) { return *reinterpret_cast<event*>(which)->at_ns; };
+  *milliseconds = static_cast<float>(at(end) - at(begin)) / 1e6F;
+  return CUDA_SUCCESS;
+}
+
+// --- Modules ---
+
+GDEV_EXPORT(cuModuleLoadData, CUmodule* made, const void* image) {
+  *made = reinterpret_cast<CUmodule>(new module{static_cast<const char*>(image)});
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuModuleUnload, CUmodule ended) {
+  delete reinterpret_cast<module*>(ended);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuModuleGetFunction, CUfunction* found, CUmodule which, const char* name) {
+  const std::string entry = std::string(".entry ") + name + "(";
+  const bool has = reinterpret_cast<module*>(which)->text.find(entry) != std::string::npos;
+  const gdev::simulated::kernel kernel = has ? gdev::simulated::find_kernel(name) : nullptr;
+  *found = reinterpret_cast<CUfunction>(kernel);
+  return kernel != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// --- What differs between the kinds of default streams: each is exported twice ---
+
+#undef cuStreamSynchronize
+#undef cuStreamQuery
+#undef cuStreamWaitEvent
+#undef cuEventRecord
+#undef cuMemcpy
+#undef cuMemcpyAsync
+#undef cuMemcpyHtoD
+#undef cuMemcpyDtoH
+#undef cuMemcpyDtoD
+#undef cuMemcpyHtoDAsync
+#undef cuMemcpyDtoHAsync
+#undef cuMemcpyDtoDAsync
+#undef cuMemsetD8
+#undef cuMemsetD32
+#undef cuMemsetD8Async
+#undef cuMemsetD32Async
+#undef cuMemAllocAsync
+#undef cuMemFreeAsync
+#undef cuLaunchKernel
+#undef cuLaunchKernelEx
+
+#define GDEV_PTDS(name) name
+#define GDEV_PTSZ(name) name
+#define GDEV_PER_THREAD false
+#include "simulated/stream_calls.inl"
+#undef GDEV_PTDS
+#undef GDEV_PTSZ
+#undef GDEV_PER_THREAD
+
+#define GDEV_PTDS(name) name##_ptds
+#define GDEV_PTSZ(name) name##_ptsz
+#define GDEV_PER_THREAD true
+#include "simulated/stream_calls.inl"

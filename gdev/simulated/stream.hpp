@@ -1,0 +1,44 @@
+/** Streams of the simulated driver: each runs its work in order, in a thread of its own. */
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace gdev::simulated {
+
+/** A queue of work. Thread-safe. Its destructor waits until all work is done. */
+class stream {
+ public:
+  stream() = default;
+  stream(const stream&) = delete;
+  stream& operator=(const stream&) = delete;
+  ~stream();
+
+  /** Queues work, which must not throw. Returns its ticket: tickets count from 1. */
+  std::uint64_t submit(std::function<void()> work);
+
+  /** Returns the ticket of the last work that was queued; 0 if none was. */
+  [[nodiscard]] std::uint64_t submitted() const;
+
+  [[nodiscard]] bool is_done(std::uint64_t ticket) const;
+
+  /** Waits until the work of this ticket, and all before it, is done. */
+  void wait(std::uint64_t ticket) const;
+
+ private:
+  void run();
+
+  mutable std::mutex mutex_;  // guards all below
+  mutable std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  std::uint64_t submitted_ = 0;
+  std::uint64_t done_ = 0;
+  bool is_ending_ = false;
+  std::thread thread_;  // started with the first work
+};
+
+}  // namespace gdev::simulated

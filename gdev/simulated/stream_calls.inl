@@ -1,0 +1,96 @@
+// The calls that use a default stream. queue_calls.cpp includes this twice, because the driver
+// exports each of them twice: for the legacy default stream, and for one of each thread. It defines
+// GDEV_PTDS(name), GDEV_PTSZ(name): the exported name; GDEV_PER_THREAD: false, then true.
+
+GDEV_EXPORT(GDEV_PTSZ(cuStreamSynchronize), CUstream where) {
+  the_device().wait(where, GDEV_PER_THREAD);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuStreamQuery), CUstream where) {
+  return the_device().is_idle(where, GDEV_PER_THREAD) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuStreamWaitEvent), CUstream where, CUevent which, unsigned /*flags*/) {
+  the_device().wait_in(where, GDEV_PER_THREAD, *reinterpret_cast<event*>(which));
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuEventRecord), CUevent which, CUstream where) {
+  the_device().record(*reinterpret_cast<event*>(which), where, GDEV_PER_THREAD);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(GDEV_PTDS(cuMemcpy), CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  return copy_and_wait(pointer<void>(to), pointer<void>(from), bytes, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemcpyAsync), CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+            CUstream where) {
+  return copy(pointer<void>(to), pointer<void>(from), bytes, where, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTDS(cuMemcpyHtoD_v2), CUdeviceptr to, const void* from, std::size_t bytes) {
+  return copy_and_wait(pointer<void>(to), from, bytes, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTDS(cuMemcpyDtoH_v2), void* to, CUdeviceptr from, std::size_t bytes) {
+  return copy_and_wait(to, pointer<void>(from), bytes, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTDS(cuMemcpyDtoD_v2), CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  return copy_and_wait(pointer<void>(to), pointer<void>(from), bytes, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemcpyHtoDAsync_v2), CUdeviceptr to, const void* from, std::size_t bytes,
+            CUstream where) {
+  return copy(pointer<void>(to), from, bytes, where, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemcpyDtoHAsync_v2), void* to, CUdeviceptr from, std::size_t bytes,
+            CUstream where) {
+  return copy(to, pointer<void>(from), bytes, where, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemcpyDtoDAsync_v2), CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+            CUstream where) {
+  return copy(pointer<void>(to), pointer<void>(from), bytes, where, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTDS(cuMemsetD8_v2), CUdeviceptr to, unsigned char value, std::size_t count) {
+  return gdev::simulated::set(to, value, count, nullptr, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTDS(cuMemsetD32_v2), CUdeviceptr to, unsigned value, std::size_t count) {
+  return gdev::simulated::set(to, value, count, nullptr, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemsetD8Async), CUdeviceptr to, unsigned char value, std::size_t count,
+            CUstream where) {
+  return gdev::simulated::set(to, value, count, where, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemsetD32Async), CUdeviceptr to, unsigned value, std::size_t count,
+            CUstream where) {
+  return gdev::simulated::set(to, value, count, where, GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemAllocAsync), CUdeviceptr* address, std::size_t bytes, CUstream) {
+  return the_device().allocate(address, bytes);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuMemFreeAsync), CUdeviceptr address, CUstream) {
+  return the_device().free(address);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuLaunchKernel), CUfunction which, unsigned, unsigned, unsigned, unsigned,
+            unsigned, unsigned, unsigned, CUstream where, void** parameters, void** /*extra*/) {
+  return launch(reinterpret_cast<gdev::simulated::kernel>(which), parameters, where,
+                GDEV_PER_THREAD);
+}
+
+GDEV_EXPORT(GDEV_PTSZ(cuLaunchKernelEx), const CUlaunchConfig* config, CUfunction which,
+            void** parameters, void** /*extra*/) {
+  return launch(reinterpret_cast<gdev::simulated::kernel>(which), parameters, config->hStream,
+                GDEV_PER_THREAD);
+}

@@ -1,0 +1,38 @@
+// The kernels of gdev's tests, as PTX. simulated/kernels.cpp does the same on the simulated GPU.
+#include <cstdint>
+
+extern "C" __global__ void gdev_fill(std::uint32_t* values, std::uint64_t count,
+                                     std::uint32_t value) {
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::uint64_t{gridDim.x} * blockDim.x) {
+    values[i] = value;
+  }
+}
+
+extern "C" __global__ void gdev_add(std::uint32_t* values, std::uint64_t count,
+                                    std::uint32_t increment) {
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::uint64_t{gridDim.x} * blockDim.x) {
+    values[i] += increment;
+  }
+}
+
+/** result must be zero before. */
+extern "C" __global__ void gdev_sum(const std::uint32_t* values, std::uint64_t count,
+                                    unsigned long long* result) {
+  unsigned long long sum = 0;
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::uint64_t{gridDim.x} * blockDim.x) {
+    sum += values[i];
+  }
+  atomicAdd(result, sum);
+}
+
+extern "C" __global__ void gdev_spin(std::uint64_t nanoseconds) {
+  std::uint64_t begin;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  std::uint64_t now = begin;
+  while (now - begin < nanoseconds) {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  }
+}

@@ -1,0 +1,77 @@
+"""Runs programs on a simulated GPU, with and without gdev.
+
+GDEV_TEST_BUILD names the build's folder of gdev.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = Path(os.environ.get("GDEV_TEST_BUILD", ROOT / "build" / "release" / "gdev"))
+# No program of a test takes seconds; sanitizers and busy machines do.
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A simulated GPU of a test's own."""
+
+    memory: Path
+    bytes: int
+
+    @property
+    def driver(self) -> Path:
+        return BUILD / "simulated" / "libcuda.so.1"
+
+    @property
+    def interposer(self) -> Path:
+        return BUILD / "interposer" / "libcuda.so.1"
+
+    @property
+    def kernels(self) -> Path:
+        return BUILD / "tests" / "kernels.ptx"
+
+    def environment(self, under_gdev: bool = True) -> dict[str, str]:
+        """Returns the environment of a program that uses this GPU, with or without gdev."""
+        chosen = dict(os.environ)
+        chosen.update(
+            LD_LIBRARY_PATH=str(self.driver.parent),
+            GDEV_SIMULATED_GPU=str(self.memory),
+            GDEV_SIMULATED_MEMORY=str(self.bytes),
+        )
+        if under_gdev:
+            chosen["LD_PRELOAD"] = str(self.interposer)
+        return chosen
+
+    def run(
+        self,
+        program: str | Path,
+        *arguments: str | Path,
+        under_gdev: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs one of the tests' programs, or any other. Its exit status may be any."""
+        path = BUILD / "tests" / program if isinstance(program, str) else program
+        return subprocess.run(
+            [str(path), *map(str, arguments)],
+            env=self.environment(under_gdev) | dict(env or {}),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+
+def status_of(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Returns what a program printed last: what gdev says of it. It must have succeeded."""
+    assert process.returncode == 0, process.stdout + process.stderr
+    found = json.loads(process.stdout.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
