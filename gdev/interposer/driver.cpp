@@ -90,7 +90,8 @@ bool try_folder(std::string_view folder, const file_id& own) noexcept {
 void find_driver() noexcept {
   const file_id own = own_file();
   if (const char* given = std::getenv("GDEV_DRIVER"); given != nullptr && *given != '\0') {
-    if (std::strlen(given) < sizeof path && file_at(given) != own) {
+    const file_id chosen = file_at(given);
+    if (std::strlen(given) < sizeof path && chosen != file_id{} && chosen != own) {
       std::strcpy(path, given);
     }
     return;

@@ -5,6 +5,7 @@
 #include "interposer/call_counts.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/get_proc_address.hpp"
+#include "interposer/memory_calls.hpp"
 
 namespace gdev {
 
@@ -46,7 +47,7 @@ void* wrapper_of(function_id id) noexcept {
     case id_cuGetProcAddress: return reinterpret_cast<void*>(&get_proc_address);
     case id_cuGetProcAddress_v2:
     case id_cuGetProcAddress_v2_ptsz: return reinterpret_cast<void*>(&get_proc_address_v2);
-    default: return nullptr;
+    default: return memory_wrapper(id);
   }
 }
 

@@ -204,6 +204,18 @@ CUresult device::free(CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
+void device::free_all() {
+  wait_for_all();
+  const std::lock_guard lock(mutex_);
+  for (auto one = ranges_.begin(); one != ranges_.end();) {
+    const auto next = std::next(one);
+    if (one->second.is_allocation) {
+      free_range(one);
+    }
+    one = next;
+  }
+}
+
 CUresult device::range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
   const std::lock_guard lock(mutex_);
   auto found = ranges_.upper_bound(address);

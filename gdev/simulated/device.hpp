@@ -60,6 +60,8 @@ class device {
 
   CUresult allocate(CUdeviceptr* address, std::size_t bytes);
   CUresult free(CUdeviceptr address);
+  /** Frees all allocations, as the end of a context does. */
+  void free_all();
   /** Finds the allocation or reservation that contains an address. */
   CUresult range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address);
 

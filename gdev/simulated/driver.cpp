@@ -103,6 +103,17 @@ GDEV_EXPORT(cuDevicePrimaryCtxRetain, CUcontext* made, CUdevice /*device*/) {
 
 GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) { return CUDA_SUCCESS; }
 
+GDEV_EXPORT(cuDevicePrimaryCtxGetState, CUdevice /*device*/, unsigned* flags, int* is_active) {
+  *flags = 0;
+  *is_active = 1;
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuDevicePrimaryCtxReset, CUdevice /*device*/) {
+  the_device().free_all();
+  return CUDA_SUCCESS;
+}
+
 GDEV_EXPORT(cuCtxCreate, CUcontext* made, CUctxCreateParams* /*parameters*/, unsigned /*flags*/,
             CUdevice /*device*/) {
   *made = handle_of(*new gdev::simulated::context);
@@ -259,3 +270,48 @@ GDEV_EXPORT(cuMemHostUnregister, void* /*address*/) { return CUDA_SUCCESS; }
 
 /** A function that no header has: newer drivers have functions that gdev does not know. */
 GDEV_EXPORT(cuFunctionOfTomorrow, ) { return CUDA_SUCCESS; }
+
+// --- Memory of other kinds: it differs in its calls only ---
+
+GDEV_EXPORT(cuMemAllocManaged, CUdeviceptr* address, std::size_t bytes, unsigned /*flags*/) {
+  return the_device().allocate(address, bytes);
+}
+
+namespace {
+
+template <typename Array>
+CUresult allocate_array(Array* array, const CUDA_ARRAY3D_DESCRIPTOR& wanted, unsigned levels) {
+  CUdeviceptr address = 0;
+  const std::size_t bytes = wanted.Width * std::max<std::size_t>(wanted.Height, 1) *
+                            std::max<std::size_t>(wanted.Depth, 1) * wanted.NumChannels * 4;
+  const CUresult result = the_device().allocate(&address, levels > 1 ? 2 * bytes : bytes);
+  *array = reinterpret_cast<Array>(address);
+  return result;
+}
+
+}  // namespace
+
+GDEV_EXPORT(cuArrayCreate, CUarray* array, const CUDA_ARRAY_DESCRIPTOR* wanted) {
+  CUDA_ARRAY3D_DESCRIPTOR flat{};
+  flat.Width = wanted->Width;
+  flat.Height = wanted->Height;
+  flat.NumChannels = wanted->NumChannels;
+  return allocate_array(array, flat, 1);
+}
+
+GDEV_EXPORT(cuArray3DCreate, CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* wanted) {
+  return allocate_array(array, *wanted, 1);
+}
+
+GDEV_EXPORT(cuArrayDestroy, CUarray array) {
+  return the_device().free(reinterpret_cast<CUdeviceptr>(array));
+}
+
+GDEV_EXPORT(cuMipmappedArrayCreate, CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* wanted,
+            unsigned levels) {
+  return allocate_array(array, *wanted, levels);
+}
+
+GDEV_EXPORT(cuMipmappedArrayDestroy, CUmipmappedArray array) {
+  return the_device().free(reinterpret_cast<CUdeviceptr>(array));
+}

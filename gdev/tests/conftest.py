@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .gdev_daemon import Daemon
 from .simulated_gpu import Gpu
 
 
@@ -13,3 +15,12 @@ from .simulated_gpu import Gpu
 def gpu(tmp_path: Path) -> Gpu:
     """A simulated GPU of 64 MiB."""
     return Gpu(tmp_path / "gpu", 64 << 20)
+
+
+@pytest.fixture
+def daemon(gpu: Gpu, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon that runs, without virtual GPUs."""
+    made = Daemon(gpu, tmp_path)
+    made.start()
+    yield made
+    made.kill()

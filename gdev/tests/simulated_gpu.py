@@ -32,7 +32,7 @@ class Gpu:
 
     @property
     def interposer(self) -> Path:
-        return BUILD / "interposer" / "libcuda.so.1"
+        return BUILD / "programs" / "libcuda.so.1"
 
     @property
     def kernels(self) -> Path:

@@ -1,0 +1,171 @@
+#include "daemon/accounts.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace gdev {
+
+namespace {
+
+/** A grant is raised by at least so much, if there is so much: requests become rare. */
+constexpr std::uint64_t step = units_of(std::uint64_t{256} << 20);
+
+}  // namespace
+
+accounts::vgpu* accounts::find(std::string_view name) noexcept {
+  const auto found = std::find_if(vgpus_.begin(), vgpus_.end(),
+                                  [&](const auto& one) { return one->name == name; });
+  return found == vgpus_.end() ? nullptr : found->get();
+}
+
+std::uint64_t accounts::used_by(const client& one) noexcept {
+  return std::min(one.word->load().used, one.granted);
+}
+
+std::uint64_t accounts::granted_of(const vgpu& which) const noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& [id, one] : clients_) {
+    sum += one.of == &which ? one.granted : 0;
+  }
+  return sum;
+}
+
+int accounts::add(std::string_view name, std::uint64_t limit, std::uint64_t owner) {
+  if (name.empty() || limit == 0 || limit > account_units_max) {
+    return EINVAL;
+  }
+  if (find(name) != nullptr) {
+    return EEXIST;
+  }
+  vgpus_.push_back(std::make_unique<vgpu>(vgpu{std::string(name), limit, owner, 0}));
+  return 0;
+}
+
+int accounts::set(std::string_view name, std::uint64_t limit) {
+  vgpu* const which = find(name);
+  if (which == nullptr) {
+    return ENOENT;
+  }
+  if (limit == 0 || limit > account_units_max) {
+    return EINVAL;
+  }
+  which->limit = limit;
+  take_back_all(*which);
+  return 0;
+}
+
+/** Lowers all grants to what is in use, and makes them strict if that is above the limit. */
+void accounts::take_back_all(const vgpu& which) {
+  for (const bool is_strict : {true, false}) {
+    // First strict: else a client could free between the sum and the decision, and use it again.
+    for (auto& [id, one] : clients_) {
+      if (one.of == &which) {
+        one.granted = one.word->take_back(static_cast<std::uint32_t>(account_units_max),
+                                          one.granted, is_strict);
+      }
+    }
+    if (granted_of(which) > which.limit) {
+      return;
+    }
+  }
+}
+
+int accounts::remove(std::string_view name) {
+  vgpu* const which = find(name);
+  if (which == nullptr) {
+    return ENOENT;
+  }
+  const bool has_clients = std::any_of(clients_.begin(), clients_.end(),
+                                       [&](const auto& one) { return one.second.of == which; });
+  if (has_clients) {
+    return EBUSY;
+  }
+  std::erase_if(vgpus_, [&](const auto& one) { return one.get() == which; });
+  return 0;
+}
+
+int accounts::join(client_id id, std::string_view name, std::uint64_t process, std::uint64_t user,
+                   account_word& word, std::uint64_t used) {
+  vgpu* const which = find(name);
+  if (which == nullptr) {
+    return ENOENT;
+  }
+  // ~0 is all_users (messages.hpp).
+  if (which->owner != ~std::uint64_t{0} && which->owner != user && user != 0) {
+    return EACCES;
+  }
+  const auto had = static_cast<std::uint32_t>(std::min(used, account_units_max));
+  word.start({had, had, false});
+  clients_[id] = {which, process, user, &word, had, 0};
+  if (had > 0) {
+    take_back_all(*which);
+  }
+  return 0;
+}
+
+void accounts::leave(client_id id) { clients_.erase(id); }
+
+int accounts::want(client_id id, std::uint64_t units) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return ENOENT;
+  }
+  client& asking = found->second;
+  const std::uint64_t limit = asking.of->limit;
+  std::uint64_t others = 0;
+  for (auto& [other_id, other] : clients_) {
+    if (other.of == asking.of && other_id != id) {
+      // What it does not use goes to whoever asks: it asks again when it needs more.
+      other.granted = other.word->take_back(static_cast<std::uint32_t>(account_units_max),
+                                            other.granted, false);
+      others += other.granted;
+    }
+  }
+  // No sum of these can overflow: each is below 2^33.
+  const std::uint64_t needed = used_by(asking) + std::min(units, account_units_max + 1);
+  if (others + needed > limit || needed > account_units_max) {
+    ++asking.refusals;
+    ++asking.of->refusals;
+    take_back_all(*asking.of);
+    return ENOMEM;
+  }
+  const std::uint64_t generous = std::min({needed + step, limit - others, account_units_max});
+  asking.granted = static_cast<std::uint32_t>(std::max(needed, generous));
+  asking.word->grant(asking.granted, false);
+  return 0;
+}
+
+vgpu_report accounts::describe(const vgpu& which) const {
+  vgpu_report said{which.name, which.limit, 0, 0, 0, which.refusals, which.owner};
+  for (const auto& [id, one] : clients_) {
+    if (one.of == &which) {
+      said.used += used_by(one);
+      said.granted += one.granted;
+      ++said.clients;
+    }
+  }
+  return said;
+}
+
+vgpu_report accounts::report(client_id id) const {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? vgpu_report{} : describe(*found->second.of);
+}
+
+std::vector<vgpu_report> accounts::vgpus() const {
+  std::vector<vgpu_report> all;
+  for (const auto& one : vgpus_) {
+    all.push_back(describe(*one));
+  }
+  return all;
+}
+
+std::vector<client_report> accounts::clients() const {
+  std::vector<client_report> all;
+  for (const auto& [id, one] : clients_) {
+    all.push_back({one.of->name, one.process, one.user, used_by(one), one.granted, one.refusals});
+  }
+  return all;
+}
+
+}  // namespace gdev

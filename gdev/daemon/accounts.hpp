@@ -1,0 +1,100 @@
+/**
+ * Who may use how much memory: virtual GPUs and their clients.
+ *
+ * Pure bookkeeping, without I/O, clock or threads: the server calls it for each message. Amounts
+ * are in units of account_unit.
+ *
+ * Invariants:
+ * 1. The grants of a virtual GPU's clients are at most its limit, but for what was in use when the
+ *    limit was lowered, or when a client came back to a daemon that had been restarted. Then all
+ *    its grants are strict (account.hpp), until they are within the limit again.
+ * 2. A grant is never below what its client has in use, as far as the client's word says so.
+ */
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/account.hpp"
+
+namespace gdev {
+
+using client_id = std::uint64_t;
+
+struct vgpu_report {
+  std::string name;
+  std::uint64_t limit = 0;
+  std::uint64_t used = 0;
+  std::uint64_t granted = 0;
+  std::uint64_t clients = 0;
+  std::uint64_t refusals = 0;  // requests beyond the limit
+  std::uint64_t owner = 0;
+};
+
+struct client_report {
+  std::string vgpu;
+  std::uint64_t process = 0;
+  std::uint64_t user = 0;
+  std::uint64_t used = 0;
+  std::uint64_t granted = 0;
+  std::uint64_t refusals = 0;
+};
+
+/** Calls return 0 or an errno. */
+class accounts {
+ public:
+  /** EEXIST; EINVAL: a limit of zero, or of more than account_units_max. */
+  int add(std::string_view name, std::uint64_t limit, std::uint64_t owner);
+  /** ENOENT; EINVAL. What is in use stays in use; new requests see the new limit. */
+  int set(std::string_view name, std::uint64_t limit);
+  /** ENOENT; EBUSY: it has clients. */
+  int remove(std::string_view name);
+
+  /**
+   * A client comes. `word` lives as long as the client; used: what it has in use already.
+   *
+   * ENOENT: no such virtual GPU; EACCES: the user may not join it.
+   */
+  int join(client_id id, std::string_view name, std::uint64_t process, std::uint64_t user,
+           account_word& word, std::uint64_t used);
+  /** A client is gone; so is its memory. */
+  void leave(client_id id);
+  /** Raises a client's grant so that `units` fit beside those in use. ENOMEM: the limit. */
+  int want(client_id id, std::uint64_t units);
+
+  [[nodiscard]] vgpu_report report(client_id id) const;
+  [[nodiscard]] std::vector<vgpu_report> vgpus() const;
+  [[nodiscard]] std::vector<client_report> clients() const;
+
+ private:
+  struct vgpu {
+    std::string name;
+    std::uint64_t limit = 0;
+    std::uint64_t owner = 0;
+    std::uint64_t refusals = 0;
+  };
+
+  struct client {
+    vgpu* of = nullptr;
+    std::uint64_t process = 0;
+    std::uint64_t user = 0;
+    account_word* word = nullptr;
+    std::uint32_t granted = 0;  // what the word says is not believed
+    std::uint64_t refusals = 0;
+  };
+
+  [[nodiscard]] vgpu* find(std::string_view name) noexcept;
+  [[nodiscard]] static std::uint64_t used_by(const client& one) noexcept;
+  [[nodiscard]] std::uint64_t granted_of(const vgpu& which) const noexcept;
+  void take_back_all(const vgpu& which);
+  [[nodiscard]] vgpu_report describe(const vgpu& which) const;
+
+  std::vector<std::unique_ptr<vgpu>> vgpus_;  // in the order in which they were added
+  std::map<client_id, client> clients_;
+};
+
+}  // namespace gdev

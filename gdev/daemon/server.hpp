@@ -1,0 +1,66 @@
+/**
+ * The daemon's sockets: accepts clients and commands, and answers their messages.
+ *
+ * One thread, which never waits for a client: an answer that a client's socket has no room for ends
+ * its connection. A client is gone when its process is (a pidfd says so, also if a child of it
+ * still holds the socket), or when its connection is closed.
+ *
+ * Rights: root and the daemon's own user may do everything. Others may join the virtual GPUs that
+ * are theirs or everybody's, and list.
+ */
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "daemon/accounts.hpp"
+#include "daemon/file_descriptor.hpp"
+#include "protocol/messages.hpp"
+
+namespace gdev {
+
+class server {
+ public:
+  /**
+   * Takes the socket's path; a socket that a daemon left there is replaced.
+   *
+   * The virtual GPUs are kept in a file beside it, path + ".state", so that a daemon that was
+   * killed finds them again. Throws std::system_error; EBUSY: another daemon has the path.
+   */
+  explicit server(std::string path);
+  server(const server&) = delete;
+  server& operator=(const server&) = delete;
+  ~server();
+
+  /** Serves until a command or a signal ends it: SIGTERM and SIGINT must be blocked. */
+  void run();
+
+ private:
+  struct connection;
+
+  void watch(int file, std::uint64_t what) const;
+  void accept_all();
+  void receive(connection& from);
+  void close(std::uint64_t id);
+  [[nodiscard]] message answer(connection& from, const message& asked);
+  [[nodiscard]] message join(connection& from, const message& asked);
+  [[nodiscard]] bool may_command(const connection& from) const noexcept;
+  void load();
+  void save() const;
+
+  std::string path_;
+  accounts accounts_;
+  file_descriptor lock_;
+  file_descriptor listener_;
+  file_descriptor signals_;
+  file_descriptor events_;
+  std::map<std::uint64_t, std::unique_ptr<connection>> connections_;
+  std::uint64_t next_id_ = 1;
+  bool is_stopped_ = false;
+};
+
+}  // namespace gdev

@@ -1,0 +1,397 @@
+#include "interposer/memory_calls.hpp"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "interposer/client.hpp"
+#include "interposer/driver.hpp"
+#include "interposer/ledger.hpp"
+
+namespace gdev {
+
+namespace {
+
+// Never ended: threads may call the driver while the process ends.
+ledger& allocations() noexcept {
+  static ledger& only = *new ledger;
+  return only;
+}
+
+ledger& arrays() noexcept {
+  static ledger& only = *new ledger;
+  return only;
+}
+
+chunk_ledger& chunks() noexcept {
+  static chunk_ledger& only = *new chunk_ledger;
+  return only;
+}
+
+std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexcept {
+  return bytes > ~std::uint64_t{0} - unit ? bytes : (bytes + unit - 1) / unit * unit;
+}
+
+/** Returns what the driver takes for an allocation: it places small ones together. */
+std::uint64_t physical(std::uint64_t bytes) noexcept {
+  constexpr std::uint64_t small = std::uint64_t{1} << 20;
+  return bytes <= small ? round_up(bytes, 512) : round_up(bytes, 2 * small);
+}
+
+CUcontext current_context() noexcept {
+  CUcontext found = nullptr;
+  static_cast<void>(call_driver<CUresult>(id_cuCtxGetCurrent, &found));
+  return found;
+}
+
+/** Calls the driver with `bytes` of the account; key() is the new address when it has succeeded. */
+template <typename Key, typename Call>
+CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
+  if (!has_joined()) {
+    return call();
+  }
+  const auto held = std::make_shared<holding>();
+  CUresult result = held->take(bytes);
+  if (result == CUDA_SUCCESS) {
+    result = call();
+  }
+  if (result == CUDA_SUCCESS) {
+    where.add(key(), {held, current_context()});
+  }
+  return result;
+}
+
+/** Calls the driver to free what has this key. */
+template <typename Call>
+CUresult free_entry(ledger& where, std::uint64_t key, Call&& call) {
+  entry freed = where.take(key);
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS && freed.held != nullptr) {
+    where.add(key, std::move(freed));
+  }
+  return result;
+}
+
+// --- Allocations ---
+
+CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) noexcept {
+  return allocate(
+      allocations(), physical(bytes), [&] { return *address; },
+      [&] { return call_driver<CUresult>(id_cuMemAlloc_v2, address, bytes); });
+}
+
+CUresult mem_alloc_pitch(CUdeviceptr* address, std::size_t* pitch, std::size_t width,
+                         std::size_t height, unsigned element) noexcept {
+  // 512 is the pitch of GPUs since 2010; rows are not wider than that asks for.
+  const std::uint64_t row = round_up(width, 512);
+  const std::uint64_t bytes =
+      height != 0 && row > ~std::uint64_t{0} / height ? ~std::uint64_t{0} : row * height;
+  return allocate(
+      allocations(), physical(bytes), [&] { return *address; },
+      [&] {
+        return call_driver<CUresult>(id_cuMemAllocPitch_v2, address, pitch, width, height, element);
+      });
+}
+
+CUresult mem_alloc_managed(CUdeviceptr* address, std::size_t bytes, unsigned flags) noexcept {
+  return allocate(
+      allocations(), physical(bytes), [&] { return *address; },
+      [&] { return call_driver<CUresult>(id_cuMemAllocManaged, address, bytes, flags); });
+}
+
+template <function_id Id>
+CUresult mem_alloc_async(CUdeviceptr* address, std::size_t bytes, CUstream stream) noexcept {
+  return allocate(
+      allocations(), physical(bytes), [&] { return *address; },
+      [&] { return call_driver<CUresult>(Id, address, bytes, stream); });
+}
+
+template <function_id Id>
+CUresult mem_alloc_from_pool(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool,
+                             CUstream stream) noexcept {
+  return allocate(
+      allocations(), physical(bytes), [&] { return *address; },
+      [&] { return call_driver<CUresult>(Id, address, bytes, pool, stream); });
+}
+
+CUresult mem_free(CUdeviceptr address) noexcept {
+  return free_entry(allocations(), address,
+                    [&] { return call_driver<CUresult>(id_cuMemFree_v2, address); });
+}
+
+template <function_id Id>
+CUresult mem_free_async(CUdeviceptr address, CUstream stream) noexcept {
+  return free_entry(allocations(), address,
+                    [&] { return call_driver<CUresult>(Id, address, stream); });
+}
+
+// --- Arrays ---
+
+std::uint64_t bytes_of_format(CUarray_format format) noexcept {
+  switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: return 1;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: return 2;
+    default: return 4;  // the others are of four bytes, or are compressed to less
+  }
+}
+
+std::uint64_t bytes_of_array(std::uint64_t width, std::uint64_t height, std::uint64_t depth,
+                             CUarray_format format, unsigned channels) noexcept {
+  const auto times = [](std::uint64_t a, std::uint64_t b) {
+    std::uint64_t product = 0;
+    return __builtin_mul_overflow(a, std::max<std::uint64_t>(b, 1), &product) ? ~std::uint64_t{0}
+                                                                              : product;
+  };
+  return physical(
+      times(times(times(times(width, height), depth), channels), bytes_of_format(format)));
+}
+
+std::uint64_t key_of(const void* handle) noexcept {
+  return reinterpret_cast<std::uint64_t>(handle);
+}
+
+CUresult array_create(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* wanted) noexcept {
+  const std::uint64_t bytes =
+      wanted == nullptr
+          ? 0
+          : bytes_of_array(wanted->Width, wanted->Height, 1, wanted->Format, wanted->NumChannels);
+  return allocate(
+      arrays(), bytes, [&] { return key_of(*array); },
+      [&] { return call_driver<CUresult>(id_cuArrayCreate_v2, array, wanted); });
+}
+
+CUresult array_3d_create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* wanted) noexcept {
+  const std::uint64_t bytes = wanted == nullptr
+                                  ? 0
+                                  : bytes_of_array(wanted->Width, wanted->Height, wanted->Depth,
+                                                   wanted->Format, wanted->NumChannels);
+  return allocate(
+      arrays(), bytes, [&] { return key_of(*array); },
+      [&] { return call_driver<CUresult>(id_cuArray3DCreate_v2, array, wanted); });
+}
+
+CUresult mipmapped_array_create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* wanted,
+                                unsigned levels) noexcept {
+  const std::uint64_t first = wanted == nullptr
+                                  ? 0
+                                  : bytes_of_array(wanted->Width, wanted->Height, wanted->Depth,
+                                                   wanted->Format, wanted->NumChannels);
+  // Each level has half of the one above in each direction; in one direction they double.
+  const std::uint64_t bytes = levels <= 1 || first > ~std::uint64_t{0} / 2 ? first : 2 * first;
+  return allocate(
+      arrays(), bytes, [&] { return key_of(*array); },
+      [&] { return call_driver<CUresult>(id_cuMipmappedArrayCreate, array, wanted, levels); });
+}
+
+CUresult array_destroy(CUarray array) noexcept {
+  return free_entry(arrays(), key_of(array),
+                    [&] { return call_driver<CUresult>(id_cuArrayDestroy, array); });
+}
+
+CUresult mipmapped_array_destroy(CUmipmappedArray array) noexcept {
+  return free_entry(arrays(), key_of(array),
+                    [&] { return call_driver<CUresult>(id_cuMipmappedArrayDestroy, array); });
+}
+
+// --- Chunks ---
+
+CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                    const CUmemAllocationProp* properties, unsigned long long flags) noexcept {
+  const auto create = [&] {
+    return call_driver<CUresult>(id_cuMemCreate, handle, bytes, properties, flags);
+  };
+  // Chunks may lie in the host's memory too.
+  if (!has_joined() || properties == nullptr ||
+      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return create();
+  }
+  const auto held = std::make_shared<holding>();
+  CUresult result = held->take(bytes);
+  if (result == CUDA_SUCCESS) {
+    result = create();
+  }
+  if (result == CUDA_SUCCESS) {
+    chunks().create(*handle, held);
+  }
+  return result;
+}
+
+CUresult mem_release(CUmemGenericAllocationHandle handle) noexcept {
+  const std::shared_ptr<holding> held = chunks().release(handle);
+  const CUresult result = call_driver<CUresult>(id_cuMemRelease, handle);
+  if (result != CUDA_SUCCESS && held != nullptr) {
+    chunks().create(handle, held);
+  }
+  return result;
+}
+
+CUresult mem_retain(CUmemGenericAllocationHandle* handle, void* address) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuMemRetainAllocationHandle, handle, address);
+  if (result == CUDA_SUCCESS) {
+    chunks().retain(*handle);
+  }
+  return result;
+}
+
+CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset,
+                 CUmemGenericAllocationHandle handle, unsigned long long flags) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuMemMap, address, bytes, offset, handle, flags);
+  if (result == CUDA_SUCCESS) {
+    chunks().map(address, handle);
+  }
+  return result;
+}
+
+CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuMemUnmap, address, bytes);
+  if (result == CUDA_SUCCESS) {
+    chunks().unmap(address, bytes);
+  }
+  return result;
+}
+
+// --- Contexts: with them the driver frees what was allocated in them ---
+
+void drop_context(CUcontext context) noexcept {
+  allocations().drop(context);
+  arrays().drop(context);
+}
+
+CUresult ctx_destroy(CUcontext context) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuCtxDestroy_v2, context);
+  if (result == CUDA_SUCCESS) {
+    drop_context(context);
+  }
+  return result;
+}
+
+/** The primary contexts that were retained, by device. */
+struct primary_contexts {
+  std::mutex mutex;
+  std::map<CUdevice, CUcontext> of;
+};
+
+primary_contexts& primaries() noexcept {
+  static primary_contexts& only = *new primary_contexts;
+  return only;
+}
+
+void drop_primary(CUdevice device) noexcept {
+  CUcontext context = nullptr;
+  {
+    const std::lock_guard lock(primaries().mutex);
+    context = primaries().of[device];
+  }
+  if (context != nullptr) {
+    drop_context(context);
+  }
+}
+
+CUresult primary_retain(CUcontext* context, CUdevice device) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRetain, context, device);
+  if (result == CUDA_SUCCESS) {
+    const std::lock_guard lock(primaries().mutex);
+    primaries().of[device] = *context;
+  }
+  return result;
+}
+
+CUresult primary_release(CUdevice device) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRelease_v2, device);
+  unsigned flags = 0;
+  int is_active = 1;
+  if (result == CUDA_SUCCESS &&
+      call_driver<CUresult>(id_cuDevicePrimaryCtxGetState, device, &flags, &is_active) ==
+          CUDA_SUCCESS &&
+      is_active == 0) {
+    drop_primary(device);
+  }
+  return result;
+}
+
+CUresult primary_reset(CUdevice device) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxReset_v2, device);
+  if (result == CUDA_SUCCESS) {
+    drop_primary(device);
+  }
+  return result;
+}
+
+// --- Reports: a program sees the virtual GPU ---
+
+CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuMemGetInfo_v2, free, total);
+  memory_facts facts;
+  if (result == CUDA_SUCCESS && has_joined() && ask_memory(facts)) {
+    *total = std::min<std::size_t>(*total, facts.limit);
+    *free = std::min<std::size_t>(*free, facts.limit - std::min(facts.limit, facts.used));
+  }
+  return result;
+}
+
+CUresult device_total_mem(std::size_t* bytes, CUdevice device) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuDeviceTotalMem_v2, bytes, device);
+  memory_facts facts;
+  if (result == CUDA_SUCCESS && has_joined() && ask_memory(facts)) {
+    *bytes = std::min<std::size_t>(*bytes, facts.limit);
+  }
+  return result;
+}
+
+CUresult init(unsigned flags) noexcept {
+  if (join_vgpu() != 0) {
+    return CUDA_ERROR_SYSTEM_NOT_READY;  // it has said why
+  }
+  return call_driver<CUresult>(id_cuInit, flags);
+}
+
+template <typename Function>
+void* address_of(Function* function) noexcept {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+void* memory_wrapper(function_id id) noexcept {
+  switch (id) {
+    case id_cuInit: return address_of(&init);
+    case id_cuMemAlloc_v2: return address_of(&mem_alloc);
+    case id_cuMemAllocPitch_v2: return address_of(&mem_alloc_pitch);
+    case id_cuMemAllocManaged: return address_of(&mem_alloc_managed);
+    case id_cuMemAllocAsync: return address_of(&mem_alloc_async<id_cuMemAllocAsync>);
+    case id_cuMemAllocAsync_ptsz: return address_of(&mem_alloc_async<id_cuMemAllocAsync_ptsz>);
+    case id_cuMemAllocFromPoolAsync:
+      return address_of(&mem_alloc_from_pool<id_cuMemAllocFromPoolAsync>);
+    case id_cuMemAllocFromPoolAsync_ptsz:
+      return address_of(&mem_alloc_from_pool<id_cuMemAllocFromPoolAsync_ptsz>);
+    case id_cuMemFree_v2: return address_of(&mem_free);
+    case id_cuMemFreeAsync: return address_of(&mem_free_async<id_cuMemFreeAsync>);
+    case id_cuMemFreeAsync_ptsz: return address_of(&mem_free_async<id_cuMemFreeAsync_ptsz>);
+    case id_cuArrayCreate_v2: return address_of(&array_create);
+    case id_cuArray3DCreate_v2: return address_of(&array_3d_create);
+    case id_cuMipmappedArrayCreate: return address_of(&mipmapped_array_create);
+    case id_cuArrayDestroy: return address_of(&array_destroy);
+    case id_cuMipmappedArrayDestroy: return address_of(&mipmapped_array_destroy);
+    case id_cuMemCreate: return address_of(&mem_create);
+    case id_cuMemRelease: return address_of(&mem_release);
+    case id_cuMemRetainAllocationHandle: return address_of(&mem_retain);
+    case id_cuMemMap: return address_of(&mem_map);
+    case id_cuMemUnmap: return address_of(&mem_unmap);
+    case id_cuCtxDestroy_v2: return address_of(&ctx_destroy);
+    case id_cuDevicePrimaryCtxRetain: return address_of(&primary_retain);
+    case id_cuDevicePrimaryCtxRelease_v2: return address_of(&primary_release);
+    case id_cuDevicePrimaryCtxReset_v2: return address_of(&primary_reset);
+    case id_cuMemGetInfo_v2: return address_of(&mem_get_info);
+    case id_cuDeviceTotalMem_v2: return address_of(&device_total_mem);
+    default: return nullptr;
+  }
+}
+
+}  // namespace gdev

@@ -1,0 +1,134 @@
+/**
+ * A client's account of memory: one word in its page, which the daemon made and both sides change.
+ *
+ * The word says, in units of `account_unit`, what the daemon granted, and what of it is in use. So
+ * a client allocates without asking, as long as the grant lasts, and the daemon takes back what is
+ * not in use without asking. One compare-and-swap changes all of the word, so neither side can see
+ * a state in which more is in use than granted.
+ *
+ * While a virtual GPU has more in use than its limit, because that was lowered, the grants of its
+ * clients are `strict`: what a client frees leaves its grant too. Else it could use it again.
+ *
+ * The client can store anything in the word. The daemon keeps its own copy of the grant, and
+ * believes the word only where it says less.
+ */
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace gdev {
+
+inline constexpr std::uint64_t account_unit = 4096;
+inline constexpr std::uint64_t account_units_max = 0x7FFFFFFF;
+
+/** Returns how many units contain these bytes. */
+[[nodiscard]] constexpr std::uint64_t units_of(std::uint64_t bytes) noexcept {
+  return bytes / account_unit + (bytes % account_unit != 0 ? 1 : 0);
+}
+
+struct account_state {
+  std::uint32_t granted = 0;
+  std::uint32_t used = 0;
+  bool is_strict = false;
+};
+
+/** The word. All orders are relaxed: it orders nothing but itself. */
+class account_word {
+ public:
+  [[nodiscard]] account_state load() const noexcept {
+    return unpack(word_.load(std::memory_order_relaxed));
+  }
+
+  /** Client: takes units of the grant into use. Returns false if they are more than is left. */
+  [[nodiscard]] bool use(std::uint64_t units) noexcept {
+    return change([units](account_state& state) {
+      if (units > std::uint64_t{state.granted} - std::min(state.granted, state.used)) {
+        return false;
+      }
+      state.used += static_cast<std::uint32_t>(units);
+      return true;
+    });
+  }
+
+  /** Client: returns units that were in use to the grant. */
+  void free(std::uint64_t units) noexcept {
+    static_cast<void>(change([units](account_state& state) {
+      state.used -= static_cast<std::uint32_t>(std::min<std::uint64_t>(units, state.used));
+      if (state.is_strict) {
+        state.granted = std::min(state.granted, state.used);
+      }
+      return true;
+    }));
+  }
+
+  /** Daemon: sets the grant, and whether it is strict; leaves what is in use. */
+  void grant(std::uint32_t units, bool is_strict) noexcept {
+    static_cast<void>(change([=](account_state& state) {
+      state.granted = units;
+      state.is_strict = is_strict;
+      return true;
+    }));
+  }
+
+  /**
+   * Daemon: lowers the grant by `units`, but not below what is in use. Returns what it is now.
+   *
+   * granted: what the daemon knows to have granted; the word may say anything.
+   */
+  std::uint32_t take_back(std::uint32_t units, std::uint32_t granted, bool is_strict) noexcept {
+    std::uint32_t now = 0;
+    static_cast<void>(change([&](account_state& state) {
+      const std::uint32_t believed = std::min(state.granted, granted);
+      const std::uint32_t used = std::min(state.used, believed);
+      now = believed - std::min(units, believed - used);
+      state.granted = now;
+      state.is_strict = is_strict;
+      return true;
+    }));
+    return now;
+  }
+
+  /** Daemon, before it shares the page: a client that was connected before has memory in use. */
+  void start(account_state state) noexcept { word_.store(pack(state), std::memory_order_relaxed); }
+
+ private:
+  static account_state unpack(std::uint64_t word) noexcept {
+    return {static_cast<std::uint32_t>(word >> 32) & static_cast<std::uint32_t>(account_units_max),
+            static_cast<std::uint32_t>(word), word >> 63 != 0};
+  }
+  static std::uint64_t pack(account_state state) noexcept {
+    return std::uint64_t{state.is_strict} << 63 | std::uint64_t{state.granted} << 32 | state.used;
+  }
+
+  template <typename Change>
+  bool change(Change&& how) noexcept {
+    std::uint64_t old = word_.load(std::memory_order_relaxed);
+    for (;;) {
+      account_state state = unpack(old);
+      if (!how(state)) {
+        return false;
+      }
+      if (word_.compare_exchange_weak(old, pack(state), std::memory_order_relaxed)) {
+        return true;
+      }
+    }
+  }
+
+  std::atomic<std::uint64_t> word_{0};
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes share it");
+
+/** What a client and the daemon share: a page of memory of its own for each client. */
+struct client_page {
+  std::uint32_t version = 0;
+  std::uint32_t reserved = 0;
+  account_word account;
+};
+
+inline constexpr std::size_t client_page_bytes = 4096;
+static_assert(sizeof(client_page) <= client_page_bytes);
+
+}  // namespace gdev

@@ -1,0 +1,133 @@
+"""Talks to the daemon: the messages of ``gdev/protocol/messages.hpp``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gdev import _files
+
+_LAYOUT: Final = struct.Struct("=IIiI32s6Q")
+_VERSION: Final = 1
+ADD, SET, REMOVE, LIST, CLIENTS, STOP = range(16, 22)
+ALL_USERS: Final = 2**64 - 1
+ANSWER_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Vgpu:
+    """A virtual GPU. All amounts are bytes."""
+
+    name: str
+    limit: int
+    used: int
+    granted: int
+    clients: int
+    refusals: int
+    """How often a client asked for more than the limit."""
+    owner: int
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program that runs under gdev."""
+
+    vgpu: str
+    process: int
+    user: int
+    used: int
+    granted: int
+    refusals: int
+
+
+class Daemon:
+    """A connection to the daemon. Calls raise OSError with the errno that it answers."""
+
+    def __init__(self, path: Path) -> None:
+        """Connects. Raises OSError: there is no daemon."""
+        self._path = str(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            self._socket.connect(self._path)
+        except OSError as error:
+            self._socket.close()
+            raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, kind: int, name: str = "", *numbers: int) -> tuple[str, list[int]]:
+        """Sends a message. Returns the name and the numbers of the answer."""
+        values = [*numbers, *[0] * (6 - len(numbers))]
+        self._socket.sendall(_LAYOUT.pack(_VERSION, kind, 0, 0, name.encode(), *values))
+        answer = self._socket.recv(_LAYOUT.size)
+        if len(answer) != _LAYOUT.size:
+            raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), self._path)
+        _, _, error, _, said, *values = _LAYOUT.unpack(answer)
+        if error:
+            raise OSError(error, os.strerror(error), name or self._path)
+        return said.partition(b"\0")[0].decode(errors="replace"), values
+
+    def vgpus(self) -> list[Vgpu]:
+        """Returns the virtual GPUs, in the order in which they were added."""
+        return [Vgpu(name, *numbers) for name, numbers in self._all(LIST)]
+
+    def clients(self) -> list[Client]:
+        """Returns the programs, the oldest first."""
+        return [Client(name, *numbers[:5]) for name, numbers in self._all(CLIENTS)]
+
+    def _all(self, kind: int) -> list[tuple[str, list[int]]]:
+        found: list[tuple[str, list[int]]] = []
+        while True:
+            try:
+                found.append(self.ask(kind, "", len(found)))
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                return found
+
+
+def connect(start: bool) -> Daemon:
+    """Connects to the daemon; starts it if there is none and ``start``.
+
+    Waits for a daemon that starts, at most 5 s. Raises OSError.
+    """
+    path = _files.socket_path()
+    try:
+        return Daemon(path)
+    except OSError as error:
+        if not start or error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
+            raise
+    if not _files.daemon().exists():
+        raise OSError(errno.ENOENT, "gdev was built without CUDA's headers", str(_files.daemon()))
+    with Path(f"{path}.log").open("a") as log:
+        process = subprocess.Popen(
+            [_files.daemon(), path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    end = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        try:
+            return Daemon(path)
+        except OSError:
+            # 3: another command has started one at the same time.
+            if process.poll() not in (None, 3) or time.monotonic() > end:
+                raise OSError(
+                    errno.ECONNREFUSED, f"the daemon does not start; see {path}.log"
+                ) from None
+        time.sleep(0.01)

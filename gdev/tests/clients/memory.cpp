@@ -1,0 +1,220 @@
+/**
+ * A program that does with memory what it is told to, line by line: KIND ARGUMENT...
+ *
+ * Each line is answered by one: "ok", with a number where there is one, or "error N", CUDA's. What
+ * is made gets the next key, from 0; it is freed by it.
+ *
+ *   init                  cuInit, and the primary context
+ *   alloc BYTES           managed BYTES, pitch WIDTH HEIGHT, async BYTES, array WIDTH HEIGHT,
+ *                         array3d WIDTH HEIGHT DEPTH, mipmapped WIDTH HEIGHT LEVELS (4 bytes each)
+ *   create BYTES          a chunk; map KEY maps it, unmap KEY undoes that
+ *   free KEY
+ *   info, total           cuMemGetInfo: free and total; cuDeviceTotalMem
+ *   reset                 cuDevicePrimaryCtxReset
+ *   fill KEY VALUE BYTES  check KEY VALUE BYTES: "ok 1" if all 4-byte numbers are VALUE
+ *   fork                  the child initializes CUDA anew, and answers from now on
+ */
+#include <cuda.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr std::size_t block = std::size_t{2} << 20;
+
+struct thing {
+  std::string kind;
+  CUdeviceptr address = 0;
+  CUarray array = nullptr;
+  CUmipmappedArray mipmapped = nullptr;
+  CUmemGenericAllocationHandle chunk = 0;
+  std::size_t bytes = 0;
+  CUdeviceptr mapped = 0;
+};
+
+std::vector<thing> things;
+
+CUresult init() {
+  CUcontext context = nullptr;
+  CUresult result = cuInit(0);
+  if (result == CUDA_SUCCESS) {
+    result = cuDevicePrimaryCtxRetain(&context, 0);
+  }
+  return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
+}
+
+CUmemAllocationProp on_device() {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  return properties;
+}
+
+CUDA_ARRAY3D_DESCRIPTOR array_of(std::size_t width, std::size_t height, std::size_t depth) {
+  CUDA_ARRAY3D_DESCRIPTOR wanted{};
+  wanted.Width = width;
+  wanted.Height = height;
+  wanted.Depth = depth;
+  wanted.Format = CU_AD_FORMAT_FLOAT;
+  wanted.NumChannels = 1;
+  return wanted;
+}
+
+CUresult make(const std::string& kind, std::istream& words) {
+  thing made{kind};
+  std::size_t a = 0;
+  std::size_t b = 0;
+  std::size_t c = 0;
+  words >> a >> b >> c;
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  made.bytes = a;
+  if (kind == "alloc") {
+    result = cuMemAlloc(&made.address, a);
+  } else if (kind == "managed") {
+    result = cuMemAllocManaged(&made.address, a, CU_MEM_ATTACH_GLOBAL);
+  } else if (kind == "async") {
+    result = cuMemAllocAsync(&made.address, a, nullptr);
+  } else if (kind == "pitch") {
+    std::size_t pitch = 0;
+    result = cuMemAllocPitch(&made.address, &pitch, a, b, 4);
+  } else if (kind == "array") {
+    CUDA_ARRAY_DESCRIPTOR wanted{};
+    wanted.Width = a;
+    wanted.Height = b;
+    wanted.Format = CU_AD_FORMAT_FLOAT;
+    wanted.NumChannels = 1;
+    result = cuArrayCreate(&made.array, &wanted);
+  } else if (kind == "array3d") {
+    const CUDA_ARRAY3D_DESCRIPTOR wanted = array_of(a, b, c);
+    result = cuArray3DCreate(&made.array, &wanted);
+  } else if (kind == "mipmapped") {
+    const CUDA_ARRAY3D_DESCRIPTOR wanted = array_of(a, b, 0);
+    result = cuMipmappedArrayCreate(&made.mipmapped, &wanted, static_cast<unsigned>(c));
+  } else if (kind == "create") {
+    const CUmemAllocationProp properties = on_device();
+    result = cuMemCreate(&made.chunk, a, &properties, 0);
+  }
+  if (result == CUDA_SUCCESS) {
+    things.push_back(made);
+  }
+  return result;
+}
+
+CUresult free_thing(thing& one) {
+  if (one.array != nullptr) {
+    return cuArrayDestroy(one.array);
+  }
+  if (one.mipmapped != nullptr) {
+    return cuMipmappedArrayDestroy(one.mipmapped);
+  }
+  if (one.kind == "create") {
+    return cuMemRelease(one.chunk);
+  }
+  return one.kind == "async" ? cuMemFreeAsync(one.address, nullptr) : cuMemFree(one.address);
+}
+
+CUresult map(thing& one) {
+  CUresult result = cuMemAddressReserve(&one.mapped, one.bytes, block, 0, 0);
+  if (result == CUDA_SUCCESS) {
+    result = cuMemMap(one.mapped, one.bytes, 0, one.chunk, 0);
+  }
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return result == CUDA_SUCCESS ? cuMemSetAccess(one.mapped, one.bytes, &access, 1) : result;
+}
+
+CUresult unmap(thing& one) {
+  const CUresult result = cuMemUnmap(one.mapped, one.bytes);
+  return result == CUDA_SUCCESS ? cuMemAddressFree(one.mapped, one.bytes) : result;
+}
+
+/** Does what a line says. Stores what to print after "ok". */
+CUresult obey(const std::string& line, std::string& said) {
+  std::istringstream words(line);
+  std::string kind;
+  words >> kind;
+  std::size_t key = 0;
+  const auto named = [&]() -> thing& {
+    words >> key;
+    return things.at(key);
+  };
+  if (kind == "init") {
+    return init();
+  }
+  if (kind == "free") {
+    return free_thing(named());
+  }
+  if (kind == "map") {
+    return map(named());
+  }
+  if (kind == "unmap") {
+    return unmap(named());
+  }
+  if (kind == "reset") {
+    return cuDevicePrimaryCtxReset(0);
+  }
+  if (kind == "info" || kind == "total") {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    const CUresult result =
+        kind == "info" ? cuMemGetInfo(&free, &total) : cuDeviceTotalMem(&total, 0);
+    said = (kind == "info" ? std::to_string(free) + " " : "") + std::to_string(total);
+    return result;
+  }
+  if (kind == "fill" || kind == "check") {
+    const thing& one = named();
+    const CUdeviceptr address = one.mapped != 0 ? one.mapped : one.address;
+    unsigned value = 0;
+    std::size_t bytes = 0;
+    words >> value >> bytes;
+    if (kind == "fill") {
+      return cuMemsetD32(address, value, bytes / sizeof value);
+    }
+    std::vector<unsigned> copied(bytes / sizeof value);
+    const CUresult result = cuMemcpyDtoH(copied.data(), address, bytes);
+    said = std::all_of(copied.begin(), copied.end(), [&](unsigned one) { return one == value; })
+               ? "1"
+               : "0";
+    return result;
+  }
+  const CUresult result = make(kind, words);
+  said = std::to_string(things.size() - 1);
+  return result;
+}
+
+}  // namespace
+
+int main() {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    if (line == "fork") {
+      std::cout.flush();
+      const pid_t child = fork();
+      if (child > 0) {
+        int status = 0;
+        waitpid(child, &status, 0);
+        return status;
+      }
+      things.clear();
+      std::cout << "ok " << getpid() << std::endl;
+      continue;
+    }
+    std::string said;
+    const CUresult result = obey(line, said);
+    if (result == CUDA_SUCCESS) {
+      std::cout << "ok " << said << std::endl;
+    } else {
+      std::cout << "error " << result << std::endl;
+    }
+  }
+}

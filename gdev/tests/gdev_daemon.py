@@ -1,0 +1,110 @@
+"""A daemon of a test's own, and programs under it that do what the test says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .simulated_gpu import BUILD, ROOT, TIMEOUT_S, Gpu
+
+OUT_OF_MEMORY = "error 2"  # CUDA_ERROR_OUT_OF_MEMORY
+NOT_READY = "error 802"  # CUDA_ERROR_SYSTEM_NOT_READY
+
+
+class Program:
+    """The client ``memory``: each line that it is told is answered by one."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=TIMEOUT_S)
+
+    def says(self, *words: object) -> str:
+        """Tells it a line. Returns the answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(*words, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().strip()
+
+    def does(self, *words: object) -> list[int]:
+        """Tells it a line, which must succeed. Returns the numbers of the answer."""
+        answer = self.says(*words)
+        assert answer.startswith("ok"), f"{words}: {answer}"
+        return [int(word) for word in answer.split()[1:]]
+
+    def end(self) -> str:
+        """Lets it end by itself. Returns what it wrote on standard error."""
+        _, errors = self.process.communicate(timeout=TIMEOUT_S)
+        return errors
+
+
+class Daemon:
+    """A daemon with a socket of its own, and the command line that talks to it."""
+
+    def __init__(self, gpu: Gpu, folder: Path) -> None:
+        self.gpu = gpu
+        self.socket = folder / "socket"
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [BUILD / "programs" / "gdevd", self.socket], stderr=subprocess.PIPE, text=True
+        )
+        # The commands wait for a daemon that starts.
+        self.gdev("vgpu", "list", start=True)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate(timeout=TIMEOUT_S)
+            self.process = None
+
+    def environment(self) -> dict[str, str]:
+        paths = [str(ROOT / "gdev" / "python"), str(ROOT / "python")]
+        return self.gpu.environment(under_gdev=False) | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "GDEV_PROGRAMS": str(BUILD / "programs"),
+            "GDEV_SOCKET": str(self.socket),
+            "GDEV_DRIVER": str(self.gpu.driver),
+        }
+
+    def gdev(self, *arguments: str, start: bool = False) -> subprocess.CompletedProcess[str]:
+        """Runs a command of gdev. Its exit status may be any."""
+        code = "import sys; from gdev.cli import main; sys.exit(main())"
+        if start:
+            code = "from gdev import _daemon; _daemon.connect(start=True)"
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def must(self, *arguments: str) -> str:
+        """Runs a command of gdev that must succeed. Returns its output."""
+        done = self.gdev(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def program(self, vgpu: str) -> Program:
+        """Starts a program in a virtual GPU."""
+        environment = self.environment() | {
+            "GDEV_VGPU": vgpu,
+            "LD_PRELOAD": str(self.gpu.interposer),
+        }
+        return Program([str(BUILD / "tests" / "memory")], environment)

@@ -1,0 +1,286 @@
+"""Limits of memory: exact, for each way to allocate, for several programs, while they run."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import pytest
+
+from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program
+
+MIB = 1 << 20
+BLOCK = 2 * MIB
+
+
+def used(daemon: Daemon, vgpu: str = "a") -> str:
+    """Returns what `gdev vgpu list` says is in use."""
+    for line in daemon.must("vgpu", "list").splitlines()[1:]:
+        columns = [word.strip() for word in line.split("  ") if word.strip()]
+        if columns[0] == vgpu:
+            return columns[2]
+    raise AssertionError(f"no virtual GPU {vgpu}")
+
+
+def wait_until_used(daemon: Daemon, expected: str) -> None:
+    """The daemon hears of the end of a process within milliseconds."""
+    end = time.monotonic() + 10
+    while used(daemon) != expected:
+        assert time.monotonic() < end, f"{used(daemon)} in use, not {expected}"
+
+
+# Each takes 8 MiB, or exactly what 8 MiB may hold.
+KINDS = [
+    ("alloc", 8 * MIB),
+    ("managed", 8 * MIB),
+    ("async", 8 * MIB),
+    ("pitch", 512, 16384),
+    ("array", 2048, 1024),
+    ("array3d", 128, 128, 128),
+    ("mipmapped", 1024, 1024, 11),
+    ("create", 8 * MIB),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])
+def test_the_limit_is_exact_for_each_way_to_allocate(
+    daemon: Daemon, kind: tuple[object, ...]
+) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        first = program.does(*kind)[0]
+        program.does(*kind)
+        assert program.says(*kind) == OUT_OF_MEMORY
+        assert program.says("alloc", 1) == OUT_OF_MEMORY
+        assert used(daemon) == "16 MiB"
+        program.does("free", first)
+        assert used(daemon) == "8 MiB"
+        program.does(*kind)
+        assert program.says("alloc", 1) == OUT_OF_MEMORY
+
+
+def test_a_chunk_is_in_use_until_it_is_released_and_unmapped(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        chunk = program.does("create", 8 * MIB)[0]
+        program.does("map", chunk)
+        program.does("fill", chunk, 7, 8 * MIB)
+        program.does("free", chunk)
+        assert program.says("alloc", 1) == OUT_OF_MEMORY
+        assert program.does("check", chunk, 7, 8 * MIB) == [1]
+        program.does("unmap", chunk)
+        program.does("alloc", 8 * MIB)
+
+
+def test_a_program_sees_the_virtual_gpu(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    with daemon.program("a") as one, daemon.program("a") as other:
+        one.does("init")
+        other.does("init")
+        one.does("alloc", 4 * MIB)
+        assert one.does("total") == [16 * MIB]
+        assert other.does("info") == [12 * MIB, 16 * MIB]
+
+
+def test_a_limit_above_the_gpu_shows_the_gpu(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "1TiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        assert program.does("info") == [64 * MIB, 64 * MIB]
+        assert program.says("alloc", 66 * MIB) == OUT_OF_MEMORY  # of the GPU itself
+        assert used(daemon) == "0 B"  # what failed is not in use
+
+
+def test_programs_of_one_virtual_gpu_share_its_limit(daemon: Daemon) -> None:
+    """A program that has been granted more than it uses does not keep it from another."""
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    with daemon.program("a") as one, daemon.program("a") as other:
+        one.does("init")
+        other.does("init")
+        key = one.does("alloc", BLOCK)[0]  # its grant is of all 16 MiB
+        for _ in range(7):
+            other.does("alloc", BLOCK)
+        assert other.says("alloc", 1) == OUT_OF_MEMORY
+        one.does("free", key)
+        other.does("alloc", BLOCK)
+        assert one.says("alloc", 1) == OUT_OF_MEMORY
+
+
+def test_virtual_gpus_do_not_touch_each_other(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    daemon.must("vgpu", "add", "b", "--memory", "8MiB")
+    with daemon.program("a") as one, daemon.program("b") as other:
+        one.does("init")
+        other.does("init")
+        one.does("alloc", 8 * MIB)
+        assert one.says("alloc", 1) == OUT_OF_MEMORY
+        other.does("alloc", 8 * MIB)
+
+
+def test_a_limit_changes_while_programs_run(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        key = program.does("alloc", 8 * MIB)[0]
+        daemon.must("vgpu", "set", "a", "--memory", "16MiB")
+        program.does("alloc", 8 * MIB)
+        daemon.must("vgpu", "set", "a", "--memory", "4MiB")
+        program.does("free", key)
+        assert program.says("alloc", 1) == OUT_OF_MEMORY
+        assert program.does("info") == [0, 4 * MIB]
+        assert used(daemon) == "8 MiB"  # nothing is taken away
+
+
+def test_a_lower_limit_takes_back_what_was_granted_and_not_used(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        program.does("alloc", BLOCK)
+        daemon.must("vgpu", "set", "a", "--memory", "4MiB")
+        program.does("alloc", BLOCK)
+        assert program.says("alloc", 1) == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
+def test_the_memory_of_a_program_that_is_gone_is_free(
+    daemon: Daemon, how: signal.Signals | None
+) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        program.does("alloc", 16 * MIB)
+        if how is None:
+            program.end()
+        else:
+            program.process.send_signal(how)
+            program.process.wait()
+        wait_until_used(daemon, "0 B")
+    with daemon.program("a") as program:
+        program.does("init")
+        program.does("alloc", 16 * MIB)
+
+
+def test_the_end_of_a_context_frees_its_memory(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        program.does("alloc", 8 * MIB)
+        program.does("reset")
+        program.does("alloc", 8 * MIB)
+
+
+def test_a_forked_child_is_a_client_of_its_own(daemon: Daemon) -> None:
+    """The child of a program that uses the GPU cannot use it before it initializes CUDA."""
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("fork")
+        program.does("init")
+        program.does("alloc", 8 * MIB)
+        assert program.says("alloc", 1) == OUT_OF_MEMORY
+        assert used(daemon) == "8 MiB"
+
+
+def test_what_is_refused_is_said_once_with_all_names(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        program.says("alloc", 9 * MIB)
+        program.says("alloc", 9 * MIB)
+        said = program.end()
+    assert said.count("\n") == 1
+    for part in (f"process {program.process.pid}", "virtual GPU a", "limit 8388608"):
+        assert part in said
+    assert daemon.must("vgpu", "list").splitlines()[1].split()[-1] == "2"
+
+
+def test_programs_without_a_virtual_gpu_do_not_start(daemon: Daemon) -> None:
+    with daemon.program("nosuch") as program:
+        assert program.says("init") == NOT_READY
+        assert "nosuch" in program.end()
+
+
+def test_a_daemon_that_comes_back_finds_everything(daemon: Daemon) -> None:
+    """Virtual GPUs are kept in a file; programs say what they have when they ask again."""
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    with daemon.program("a") as one, daemon.program("a") as other:
+        one.does("init")
+        other.does("init")
+        one.does("alloc", 8 * MIB)
+        daemon.kill()
+        daemon.start()
+        assert one.does("info") == [8 * MIB, 16 * MIB]
+        other.does("alloc", 8 * MIB)
+        assert one.says("alloc", 1) == OUT_OF_MEMORY
+        assert used(daemon) == "16 MiB"
+
+
+def test_without_a_daemon_programs_keep_what_they_have(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        key = program.does("alloc", 4 * MIB)[0]
+        daemon.kill()
+        program.does("fill", key, 5, 4 * MIB)
+        assert program.does("check", key, 5, 4 * MIB) == [1]
+        program.does("alloc", 4 * MIB)  # granted before
+        assert program.says("alloc", 1) == OUT_OF_MEMORY
+        program.does("free", key)
+        program.does("alloc", 4 * MIB)
+
+
+def test_a_daemon_that_hangs_holds_programs_up_for_seconds_only(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        assert program.says("alloc", 9 * MIB) == OUT_OF_MEMORY
+        assert time.monotonic() - begin < 10
+        daemon.process.send_signal(signal.SIGCONT)
+        program.does("alloc", 8 * MIB)
+
+
+def test_random_operations_match_a_model(daemon: Daemon) -> None:
+    """Three programs in two virtual GPUs allocate and free at random, and limits change."""
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    limits = {"a": 16, "b": 12}
+    for name, limit in limits.items():
+        daemon.must("vgpu", "add", name, "--memory", f"{limit}MiB")
+    owners = ["a", "a", "b"]
+    programs: list[Program] = [daemon.program(name) for name in owners]
+    sizes: list[dict[int, int]] = [{} for _ in programs]  # MiB of each key
+    try:
+        for program in programs:
+            program.does("init")
+        for _ in range(300):
+            which = chance.randrange(len(programs))
+            name, held = owners[which], sizes[which]
+            in_use = sum(
+                sum(size.values())
+                for owner, size in zip(owners, sizes, strict=True)
+                if owner == name
+            )
+            action = chance.random()
+            if action < 0.03:
+                limits[name] = chance.randrange(1, 9) * 2
+                daemon.must("vgpu", "set", name, "--memory", f"{limits[name]}MiB")
+            elif action < 0.45 and held:
+                key = chance.choice(list(held))
+                programs[which].does("free", key)
+                del held[key]
+            else:
+                size = chance.randrange(1, 5) * 2  # MiB
+                answer = programs[which].says("alloc", size * MIB)
+                fits = in_use + size <= limits[name]
+                assert (answer != OUT_OF_MEMORY) == fits, f"seed {seed}: {answer}"
+                if fits:
+                    held[int(answer.split()[1])] = size
+    finally:
+        for program in programs:
+            program.process.kill()
+            program.process.communicate()
