@@ -94,13 +94,20 @@ int accounts::join(client_id id, std::string_view name, std::uint64_t process, s
   if (which->owner != ~std::uint64_t{0} && which->owner != user && user != 0) {
     return EACCES;
   }
-  const auto had = static_cast<std::uint32_t>(std::min(used, account_units_max));
+  // A client that comes back is believed as far as it could have got so much here.
+  const std::uint64_t granted = granted_of(*which);
+  const std::uint64_t left = which->limit - std::min(which->limit, granted);
+  const auto had = static_cast<std::uint32_t>(std::min(used, left));
   word.start({had, had, false});
   clients_[id] = {which, process, user, &word, had, 0};
-  if (had > 0) {
-    take_back_all(*which);
-  }
   return 0;
+}
+
+void accounts::stop() {
+  for (auto& [id, one] : clients_) {
+    one.granted =
+        one.word->take_back(static_cast<std::uint32_t>(account_units_max), one.granted, true);
+  }
 }
 
 void accounts::leave(client_id id) { clients_.erase(id); }

@@ -6,8 +6,8 @@
  *
  * Invariants:
  * 1. The grants of a virtual GPU's clients are at most its limit, but for what was in use when the
- *    limit was lowered, or when a client came back to a daemon that had been restarted. Then all
- *    its grants are strict (account.hpp), until they are within the limit again.
+ *    limit was lowered. Then all its grants are strict (account.hpp), until they are within the
+ *    limit again.
  * 2. A grant is never below what its client has in use, as far as the client's word says so.
  */
 #pragma once
@@ -55,12 +55,15 @@ class accounts {
   int remove(std::string_view name);
 
   /**
-   * A client comes. `word` lives as long as the client; used: what it has in use already.
+   * A client comes. `word` lives as long as the client; used: what it has in use already, because
+   * it comes back to a daemon that was started anew. It counts as far as the limit has room for it.
    *
    * ENOENT: no such virtual GPU; EACCES: the user may not join it.
    */
   int join(client_id id, std::string_view name, std::uint64_t process, std::uint64_t user,
            account_word& word, std::uint64_t used);
+  /** The daemon ends: clients keep what is in use, and no more. */
+  void stop();
   /** A client is gone; so is its memory. */
   void leave(client_id id);
   /** Raises a client's grant so that `units` fit beside those in use. ENOMEM: the limit. */

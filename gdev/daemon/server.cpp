@@ -10,10 +10,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <new>
@@ -32,6 +32,10 @@ constexpr std::uint64_t of_process = 3;
 constexpr unsigned kind_bits = 2;
 
 constexpr std::size_t connections_max = 4096;
+// Of a user other than the daemon's and root.
+constexpr std::size_t connections_of_user_max = 512;
+// Connections that are accepted before others are served again.
+constexpr int accepted_at_once = 16;
 
 [[noreturn]] void fail(const std::string& what, int error = errno) {
   throw std::system_error(error, std::generic_category(), what);
@@ -42,6 +46,19 @@ file_descriptor take(int number, const std::string& what) {
     fail(what);
   }
   return file_descriptor(number);
+}
+
+/** Throws if others can put files into the socket's folder, which would be believed. */
+void check_folder(const std::string& path) {
+  const std::size_t end = path.rfind('/');
+  const std::string folder = end == std::string::npos ? "." : path.substr(0, end + 1);
+  struct stat status{};
+  if (stat(folder.c_str(), &status) != 0) {
+    fail(folder);
+  }
+  if ((status.st_uid != 0 && status.st_uid != geteuid()) || (status.st_mode & 022) != 0) {
+    fail(folder + ": others may write in this folder", EPERM);
+  }
 }
 
 /** A client's page: a file that cannot shrink under the daemon. */
@@ -92,11 +109,20 @@ server::server(std::string path) : path_(std::move(path)) {
     fail(path_, ENAMETOOLONG);
   }
   path_.copy(address.sun_path, path_.size());
-  lock_ = take(open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), path_);
+  check_folder(path_);
+  lock_ =
+      take(open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), path_);
   if (flock(lock_.number(), LOCK_EX | LOCK_NB) != 0) {
     fail(path_, errno == EWOULDBLOCK ? EBUSY : errno);
   }
-  unlink(path_.c_str());  // what an earlier daemon left; the lock says that it is gone
+  struct stat left{};
+  if (lstat(path_.c_str(), &left) == 0) {
+    // Of an earlier daemon; the lock says that it is gone. Nothing else is removed.
+    if (!S_ISSOCK(left.st_mode)) {
+      fail(path_, EEXIST);
+    }
+    unlink(path_.c_str());
+  }
   listener_ = take(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket");
   load();
   if (bind(listener_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
@@ -109,6 +135,7 @@ server::server(std::string path) : path_(std::move(path)) {
   sigaddset(&ending, SIGTERM);
   sigaddset(&ending, SIGINT);
   signals_ = take(signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd");
+  spare_ = take(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
   events_ = take(epoll_create1(EPOLL_CLOEXEC), "epoll");
   watch(listener_.number(), of_listener);
   watch(signals_.number(), of_signals);
@@ -137,24 +164,40 @@ void server::run() {
       const std::uint64_t what = events[i].data.u64 & ((1U << kind_bits) - 1);
       const std::uint64_t id = events[i].data.u64 >> kind_bits;
       if (what == of_listener) {
-        accept_all();
+        accept_some();
       } else if (what == of_signals) {
         is_stopped_ = true;
       } else if (what == of_process) {
         close(id);
       } else if (const auto found = connections_.find(id); found != connections_.end()) {
-        receive(*found->second);
+        try {
+          receive(*found->second);
+        } catch (const std::bad_alloc&) {
+          close(id);  // this one goes without an answer, and the others go on
+        }
       }
     }
   }
+  accounts_.stop();
 }
 
-void server::accept_all() {
-  for (;;) {
+void server::accept_some() {
+  for (int i = 0; i < accepted_at_once; ++i) {
     file_descriptor socket(
         accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket && (errno == EMFILE || errno == ENFILE) && spare_) {
+      // Else it would stay in the queue and wake the daemon for ever: it is accepted and closed.
+      spare_ = file_descriptor();
+      socket = file_descriptor(accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC));
+      const bool was_there = static_cast<bool>(socket);
+      socket = file_descriptor();
+      spare_ = file_descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (was_there) {
+        continue;
+      }
+    }
     if (!socket) {
-      return;  // none is left, or it is gone already, or there are no descriptors
+      return;  // none is left, or it is gone already
     }
     if (connections_.size() >= connections_max) {
       continue;
@@ -164,9 +207,19 @@ void server::accept_all() {
     if (getsockopt(socket.number(), SOL_SOCKET, SO_PEERCRED, &made->peer, &size) != 0) {
       continue;
     }
+    const auto of_user =
+        std::count_if(connections_.begin(), connections_.end(),
+                      [&](const auto& one) { return one.second->peer.uid == made->peer.uid; });
+    if (!may_command(*made) && static_cast<std::size_t>(of_user) >= connections_of_user_max) {
+      continue;
+    }
     made->id = next_id_++;
     made->socket = std::move(socket);
-    watch(made->socket.number(), made->id << kind_bits | of_socket);
+    try {
+      watch(made->socket.number(), made->id << kind_bits | of_socket);
+    } catch (const std::system_error&) {
+      continue;  // the kernel has no memory for it
+    }
     connections_[made->id] = std::move(made);
   }
 }
@@ -182,11 +235,17 @@ void server::receive(connection& from) {
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
   }
-  if (size != sizeof asked || asked.version != protocol_version) {
+  if (size != sizeof asked) {
     close(from.id);  // the end, or something else than a message
     return;
   }
-  const message said = answer(from, asked);
+  message said;
+  if (asked.version == protocol_version) {
+    said = answer(from, asked);
+  } else {
+    said.kind = asked.kind;
+    said.error = EPROTO;  // the answer has the daemon's version
+  }
   iovec data{const_cast<message*>(&said), sizeof said};
   msghdr header{};
   header.msg_iov = &data;
@@ -243,19 +302,22 @@ message server::answer(connection& from, const message& asked) {
     static_cast<void>(set_name(said, name));
     std::copy(numbers.begin(), numbers.end(), said.numbers.begin());
   };
+  const auto put_memory = [&](message& into) {
+    const vgpu_report found = accounts_.report(from.id);
+    put(into, found.name, {found.limit * account_unit, found.used * account_unit});
+  };
   message said;
   said.kind = asked.kind;
   switch (asked.kind) {
     case message_kind::hello: return join(from, asked);
     case message_kind::want:
       said.error = accounts_.want(from.id, units_of(asked.numbers[0]));
+      put_memory(said);
       return said;
-    case message_kind::memory: {
-      const vgpu_report found = accounts_.report(from.id);
+    case message_kind::memory:
       said.error = from.has_joined ? 0 : ENOENT;
-      put(said, found.name, {found.limit * account_unit, found.used * account_unit});
+      put_memory(said);
       return said;
-    }
     case message_kind::list: {
       const auto all = accounts_.vgpus();
       if (asked.numbers[0] >= all.size()) {
@@ -309,42 +371,41 @@ message server::answer(connection& from, const message& asked) {
     said.error = accounts_.remove(name);
   }
   if (said.error == 0) {
-    save();
+    said.error = save();
   }
   return said;
 }
 
 void server::load() {
-  std::ifstream file(path_ + ".state");
+  const std::string name = path_ + ".state";
+  std::ifstream file(name);
   std::string line;
-  while (std::getline(file, line)) {
+  for (int number = 1; std::getline(file, line); ++number) {
     std::istringstream words(line);
-    std::string name;
+    std::string vgpu;
     std::uint64_t limit = 0;
     std::uint64_t owner = 0;
-    if (!(words >> name >> limit >> owner) || accounts_.add(name, limit, owner) != 0) {
-      fail(path_ + ".state", EINVAL);
+    if (!(words >> vgpu >> limit >> owner) || accounts_.add(vgpu, limit, owner) != 0) {
+      fail(name + ", line " + std::to_string(number), EINVAL);
     }
   }
 }
 
-void server::save() const {
+int server::save() const {
   const std::string name = path_ + ".state";
   const std::string made = name + ".new";
-  {
-    std::ofstream file(made, std::ios::trunc);
-    for (const vgpu_report& one : accounts_.vgpus()) {
-      file << one.name << ' ' << one.limit << ' ' << one.owner << '\n';
-    }
-    file.flush();
-    if (!file) {
-      std::fprintf(stderr, "gdevd: cannot write %s\n", made.c_str());
-      return;
-    }
+  std::string text;
+  for (const vgpu_report& one : accounts_.vgpus()) {
+    text += one.name + ' ' + std::to_string(one.limit) + ' ' + std::to_string(one.owner) + '\n';
   }
-  if (rename(made.c_str(), name.c_str()) != 0) {
-    std::fprintf(stderr, "gdevd: cannot write %s: %s\n", name.c_str(), std::strerror(errno));
+  const file_descriptor file(
+      open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file ||
+      write(file.number(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      fsync(file.number()) != 0 || rename(made.c_str(), name.c_str()) != 0) {
+    return errno != 0 ? errno : ENOSPC;
   }
+  return 0;
 }
 
 }  // namespace gdev

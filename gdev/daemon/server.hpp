@@ -29,7 +29,8 @@ class server {
    * Takes the socket's path; a socket that a daemon left there is replaced.
    *
    * The virtual GPUs are kept in a file beside it, path + ".state", so that a daemon that was
-   * killed finds them again. Throws std::system_error; EBUSY: another daemon has the path.
+   * killed finds them again. Throws std::system_error; EBUSY: another daemon has the path; EEXIST:
+   * it is another kind of file; EPERM: others may write in its folder.
    */
   explicit server(std::string path);
   server(const server&) = delete;
@@ -43,20 +44,22 @@ class server {
   struct connection;
 
   void watch(int file, std::uint64_t what) const;
-  void accept_all();
+  void accept_some();
   void receive(connection& from);
   void close(std::uint64_t id);
   [[nodiscard]] message answer(connection& from, const message& asked);
   [[nodiscard]] message join(connection& from, const message& asked);
   [[nodiscard]] bool may_command(const connection& from) const noexcept;
   void load();
-  void save() const;
+  /** Stores the virtual GPUs. Returns 0 or an errno; the change holds until the daemon ends. */
+  [[nodiscard]] int save() const;
 
   std::string path_;
   accounts accounts_;
   file_descriptor lock_;
   file_descriptor listener_;
   file_descriptor signals_;
+  file_descriptor spare_;  // closed for a moment where there are no descriptors
   file_descriptor events_;
   std::map<std::uint64_t, std::unique_ptr<connection>> connections_;
   std::uint64_t next_id_ = 1;

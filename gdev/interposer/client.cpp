@@ -1,13 +1,15 @@
 #include "interposer/client.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/time.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -15,8 +17,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <string_view>
 
+#include "interposer/ledger.hpp"
 #include "protocol/account.hpp"
 #include "protocol/messages.hpp"
 
@@ -24,16 +28,51 @@ namespace gdev {
 
 namespace {
 
-// Guards all below, but for `joined`. Held while the daemon answers, never across a driver call.
-constinit std::mutex mutex;
-int socket_file = -1;
+using steady_clock = std::chrono::steady_clock;
+
+/** The connection. A program may close descriptors that it does not know, and get their numbers. */
+struct connection {
+  int number = -1;
+  dev_t device = 0;
+  ino_t inode = 0;
+
+  /** Tells whether the number still is this connection. */
+  [[nodiscard]] bool is_there() const noexcept {
+    struct stat status{};
+    return number >= 0 && fstat(number, &status) == 0 && status.st_dev == device &&
+           status.st_ino == inode;
+  }
+};
+
+// Order: asking, then state. Neither is held across a call of the driver.
+constinit std::mutex asking;  // guards the connection; held while the daemon answers
+connection daemon_socket;
+steady_clock::time_point next_try;  // after a daemon that did not answer in time
+
+// Guards what follows. Held for moments, but while a client comes back to a daemon: then it says
+// what is in use, and nothing may change until it has its new page.
+constinit std::mutex state;
 client_page* page = nullptr;
 std::uint64_t used_bytes = 0;
-std::uint64_t limit_bytes = 0;
+memory_facts known;        // as the daemon said last
 bool was_refused = false;  // and said so
+
 std::atomic<bool> joined = false;
+std::atomic<int> socket_number = -1;  // daemon_socket.number, to look at without waiting
 
 pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+/** Keeps pthread_cancel() from unwinding through what must be finished. */
+class uncancelled {
+ public:
+  uncancelled() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  uncancelled(const uncancelled&) = delete;
+  uncancelled& operator=(const uncancelled&) = delete;
+  ~uncancelled() { pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = 0;
+};
 
 const char* variable(const char* name) noexcept {
   const char* const value = std::getenv(name);
@@ -46,65 +85,120 @@ const char* vgpu_name() noexcept {
 }
 
 void disconnect() noexcept {
-  if (socket_file >= 0) {
-    close(socket_file);
-    socket_file = -1;
+  if (daemon_socket.is_there()) {
+    close(daemon_socket.number);
+  }
+  daemon_socket = {};
+  socket_number.store(-1, std::memory_order_relaxed);
+}
+
+/** Writes a line on standard error, if that takes it at once. */
+void say(const char* line) noexcept {
+  pollfd ready{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&ready, 1, 0) == 1 && (ready.revents & POLLOUT) != 0) {
+    static_cast<void>(!write(STDERR_FILENO, line, std::strlen(line)));
   }
 }
 
-void before_fork() noexcept { mutex.lock(); }
-
-void in_parent() noexcept { mutex.unlock(); }
-
+/**
+ * In a forked child: forgets all. The parent goes on with the page and the connection.
+ *
+ * A thread that is not here any more may have held the locks, and a signal handler may fork while
+ * its own thread holds them. So they are made anew; nothing was taken before the fork.
+ */
 void in_child() noexcept {
-  // The parent goes on with the page and the connection. CUDA does not work here before cuInit().
+  new (&asking) std::mutex;
+  new (&state) std::mutex;
+  forget_ledgers();
   disconnect();
   if (page != nullptr) {
     munmap(page, client_page_bytes);
     page = nullptr;
   }
   used_bytes = 0;
+  known = {};
+  was_refused = false;
+  next_try = {};
   joined.store(false, std::memory_order_relaxed);
-  mutex.unlock();
 }
 
-void watch_forks() noexcept { pthread_atfork(before_fork, in_parent, in_child); }
+void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, in_child); }
 
-/** Sends a message and receives the answer, and a descriptor if one comes. Returns an errno. */
-int exchange(message& said, int* file) noexcept {
-  if (send(socket_file, &said, sizeof said, MSG_NOSIGNAL) != sizeof said) {
-    return errno;
-  }
-  iovec data{&said, sizeof said};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  ssize_t size = 0;
-  do {
-    size = recvmsg(socket_file, &header, MSG_CMSG_CLOEXEC);
-  } while (size < 0 && errno == EINTR);
-  if (size != sizeof said) {
-    return size < 0 ? errno : ECONNRESET;
-  }
-  const cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
-    int received = -1;
-    std::memcpy(&received, CMSG_DATA(rights), sizeof received);
-    if (file != nullptr) {
-      *file = received;
-    } else {
-      close(received);
+/** Waits until the socket is ready. Returns 0; ETIMEDOUT. Signals do not make it longer. */
+int wait_for(int file, short what, steady_clock::time_point deadline) noexcept {
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
+    if (left <= 0) {
+      return ETIMEDOUT;
+    }
+    pollfd ready{file, what, 0};
+    const int count = poll(&ready, 1, static_cast<int>(left));
+    if (count > 0) {
+      return 0;
+    }
+    if (count < 0 && errno != EINTR) {
+      return errno;
     }
   }
-  return 0;
 }
 
-/** Connects, and says hello with what is in use. Returns an errno. */
-int connect_to_daemon() noexcept {
-  disconnect();
+/** Sends a message. Returns an errno. */
+int send_message(int file, const message& said, steady_clock::time_point deadline) noexcept {
+  for (;;) {
+    if (send(file, &said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof said) {
+      return 0;
+    }
+    if (errno != EAGAIN && errno != EINTR) {
+      return errno;
+    }
+    if (const int error = wait_for(file, POLLOUT, deadline); error != 0) {
+      return error;
+    }
+  }
+}
+
+/** Receives a message, and stores a descriptor that comes with it. Returns an errno. */
+int receive_message(int file, message& said, int* received,
+                    steady_clock::time_point deadline) noexcept {
+  for (;;) {
+    iovec data{&said, sizeof said};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    const ssize_t size = recvmsg(file, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
+      if (const int error = wait_for(file, POLLIN, deadline); error != 0) {
+        return error;
+      }
+      continue;
+    }
+    if (size != sizeof said) {
+      return size < 0 ? errno : ECONNRESET;
+    }
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
+      std::memcpy(received, CMSG_DATA(rights), sizeof *received);
+    }
+    return 0;
+  }
+}
+
+/** Sends a message, and receives the answer, and a descriptor if one comes. Returns an errno. */
+int exchange(message& said, int& received) noexcept {
+  const steady_clock::time_point deadline = steady_clock::now() + answer_timeout;
+  if (!daemon_socket.is_there()) {
+    return ENOTCONN;
+  }
+  const int error = send_message(daemon_socket.number, said, deadline);
+  return error != 0 ? error : receive_message(daemon_socket.number, said, &received, deadline);
+}
+
+/** Opens the connection. Returns an errno. */
+int open_connection() noexcept {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::string_view path = variable("GDEV_SOCKET");
@@ -112,18 +206,41 @@ int connect_to_daemon() noexcept {
     return ENAMETOOLONG;
   }
   path.copy(address.sun_path, path.size());
-  socket_file = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (socket_file < 0) {
+  const int low = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (low < 0) {
     return errno;
   }
-  const timeval timeout{answer_timeout.count(), 0};
-  setsockopt(socket_file, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-  setsockopt(socket_file, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-  if (connect(socket_file, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int error = errno;
-    disconnect();
-    return error;
+  // A high number: programs expect low ones of the files that they open.
+  constexpr int high_numbers = 900;
+  const int high = fcntl(low, F_DUPFD_CLOEXEC, high_numbers);
+  const int number = high >= 0 ? high : low;
+  if (high >= 0) {
+    close(low);
   }
+  struct stat status{};
+  fstat(number, &status);
+  daemon_socket = {number, status.st_dev, status.st_ino};
+  socket_number.store(number, std::memory_order_relaxed);
+  const steady_clock::time_point deadline = steady_clock::now() + answer_timeout;
+  while (connect(number, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EISCONN) {
+      break;
+    }
+    if (errno != EAGAIN && errno != EINTR) {
+      return errno;
+    }
+    if (steady_clock::now() >= deadline) {  // the queue of the daemon is full
+      return ETIMEDOUT;
+    }
+    poll(nullptr, 0, 10);
+  }
+  return 0;
+}
+
+/** Connects, and says hello with what is in use. Returns an errno. `asking` is held. */
+int connect_to_daemon() noexcept {
+  const std::lock_guard lock(state);
+  disconnect();
   message said;
   said.kind = message_kind::hello;
   said.numbers[0] = used_bytes;
@@ -131,7 +248,10 @@ int connect_to_daemon() noexcept {
     return EINVAL;
   }
   int file = -1;
-  int error = exchange(said, &file);
+  int error = open_connection();
+  if (error == 0) {
+    error = exchange(said, file);
+  }
   if (error == 0) {
     error = said.error != 0 ? said.error : file < 0 ? EPROTO : 0;
   }
@@ -145,7 +265,7 @@ int connect_to_daemon() noexcept {
         munmap(page, client_page_bytes);
       }
       page = static_cast<client_page*>(made);
-      limit_bytes = said.numbers[0];
+      known = {said.numbers[0], used_bytes};
     }
   }
   if (file >= 0) {
@@ -157,22 +277,57 @@ int connect_to_daemon() noexcept {
   return error;
 }
 
-/** Asks the daemon; connects again, once, if it is gone. Returns an errno of the exchange. */
-int ask(message& said) noexcept {
-  const message asked = said;
-  int error = socket_file < 0 ? ENOTCONN : exchange(said, nullptr);
-  if (error != 0) {
-    error = connect_to_daemon();
-    if (error == 0) {
-      said = asked;
-      error = exchange(said, nullptr);
-    }
-  }
+/** Notes how an exchange ended: a daemon that does not answer in time is left alone for a while. */
+int note(int error) noexcept {
   if (error != 0) {
     disconnect();
   }
+  if (error == ETIMEDOUT) {
+    next_try = steady_clock::now() + retry_interval;
+  }
   return error;
 }
+
+/** Asks the daemon; connects again, once, if it is gone. Returns an errno. `asking` is held. */
+int ask(message& said) noexcept {
+  if (steady_clock::now() < next_try) {
+    return ENOTCONN;
+  }
+  const message asked = said;
+  int unexpected = -1;
+  int error = exchange(said, unexpected);
+  if (error != 0 && error != ETIMEDOUT) {
+    error = connect_to_daemon();
+    if (error == 0) {
+      said = asked;
+      error = exchange(said, unexpected);
+    }
+  }
+  if (unexpected >= 0) {
+    close(unexpected);
+  }
+  return note(error);
+}
+
+/** Tells whether the daemon has closed the connection. Waits for nothing. */
+bool is_hung_up() noexcept {
+  pollfd connection{socket_number.load(std::memory_order_relaxed), 0, 0};
+  return connection.fd < 0 ||
+         (poll(&connection, 1, 0) == 1 && (connection.revents & (POLLHUP | POLLERR)) != 0);
+}
+
+/** Takes bytes of the grant. Returns false if they are more than is left. `state` is held. */
+bool use_grant(std::uint64_t bytes) noexcept {
+  const std::uint64_t after = used_bytes + bytes;
+  if (page == nullptr || after < used_bytes ||
+      !page->account.use(units_of(after) - units_of(used_bytes))) {
+    return false;
+  }
+  used_bytes = after;
+  return true;
+}
+
+double mebibytes(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
@@ -181,60 +336,72 @@ int join_vgpu() noexcept {
     return 0;
   }
   pthread_once(&fork_once, watch_forks);
-  const std::lock_guard lock(mutex);
+  const uncancelled whole;
+  const std::lock_guard lock(asking);
   if (joined.load(std::memory_order_relaxed)) {
     return 0;
   }
   const int error = connect_to_daemon();
-  if (error != 0) {
-    std::fprintf(
-        stderr, "gdev: cannot join the virtual GPU %s: %s\n", vgpu_name(),
-        error == ENOENT ? "there is no such virtual GPU, or no daemon" : std::strerror(error));
-    return error;
+  if (error == 0) {
+    joined.store(true, std::memory_order_relaxed);
+    return 0;
   }
-  joined.store(true, std::memory_order_relaxed);
-  return 0;
+  std::array<char, 256> line{};
+  const char* const why =
+      error == ENOENT || error == ECONNREFUSED
+          ? "there is no such virtual GPU (gdev vgpu list), or no daemon (gdev run starts it)"
+          : std::strerror(error);
+  std::snprintf(line.data(), line.size(), "gdev: cannot join the virtual GPU %s: %s\n", vgpu_name(),
+                why);
+  say(line.data());
+  return error;
 }
 
 bool has_joined() noexcept { return joined.load(std::memory_order_relaxed); }
 
 int use_memory(std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex);
-  if (page == nullptr) {
-    return ENOTCONN;
-  }
-  const std::uint64_t after = used_bytes + bytes;
-  if (after < used_bytes) {
-    return ENOMEM;
-  }
-  const std::uint64_t units = units_of(after) - units_of(used_bytes);
-  int error = 0;
-  if (!page->account.use(units)) {
-    message said;
-    said.kind = message_kind::want;
-    said.numbers[0] = units * account_unit;
-    error = ask(said) != 0 ? ENOTCONN : said.error;
-    if (error == 0 && !page->account.use(units)) {
-      error = ENOMEM;
+  const uncancelled whole;
+  // A grant of a daemon that is gone may not be what a new one knows.
+  if (!is_hung_up()) {
+    const std::lock_guard lock(state);
+    if (use_grant(bytes)) {
+      return 0;
     }
   }
-  if (error == 0) {
-    used_bytes = after;
-  } else if (!was_refused) {
-    was_refused = true;
-    std::fprintf(stderr,
-                 "gdev: process %d, virtual GPU %s: %llu bytes refused: %s (%llu bytes in use by "
-                 "this process, limit %llu). Said once.\n",
-                 getpid(), vgpu_name(), static_cast<unsigned long long>(bytes),
-                 error == ENOMEM ? "the limit is reached" : "the daemon does not answer",
-                 static_cast<unsigned long long>(used_bytes),
-                 static_cast<unsigned long long>(limit_bytes));
+  std::array<char, 320> line{};
+  int error = 0;
+  {
+    const std::lock_guard lock(asking);
+    message said;
+    said.kind = message_kind::want;
+    said.numbers[0] = bytes;
+    const int unanswered = ask(said);
+    const std::lock_guard state_lock(state);
+    if (unanswered == 0) {
+      known = {said.numbers[0], said.numbers[1]};
+    }
+    // Without an answer too: what was granted may be used.
+    if (use_grant(bytes)) {
+      return 0;
+    }
+    error = unanswered != 0 ? ENOTCONN : ENOMEM;
+    if (!was_refused) {
+      was_refused = true;
+      std::snprintf(line.data(), line.size(),
+                    "gdev: process %d, virtual GPU %s: no memory for %.1f MiB: %s (limit %.1f MiB; "
+                    "in use %.1f MiB, %.1f MiB by this process). This is said once.\n",
+                    getpid(), vgpu_name(), mebibytes(bytes),
+                    error == ENOMEM ? "the limit is reached" : "the daemon does not answer",
+                    mebibytes(known.limit), mebibytes(std::max(known.used, used_bytes)),
+                    mebibytes(used_bytes));
+    }
   }
+  say(line.data());
   return error;
 }
 
 void free_memory(std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(state);
   if (page == nullptr || bytes > used_bytes) {
     return;  // of the parent, before a fork
   }
@@ -244,13 +411,21 @@ void free_memory(std::uint64_t bytes) noexcept {
 }
 
 bool ask_memory(memory_facts& facts) noexcept {
-  const std::lock_guard lock(mutex);
-  message said;
-  said.kind = message_kind::memory;
-  if (page == nullptr || ask(said) != 0 || said.error != 0) {
+  if (!has_joined()) {
     return false;
   }
-  facts = {said.numbers[0], said.numbers[1]};
+  const uncancelled whole;
+  const std::lock_guard lock(asking);
+  message said;
+  said.kind = message_kind::memory;
+  const bool is_answered = ask(said) == 0 && said.error == 0;
+  const std::lock_guard state_lock(state);
+  if (is_answered) {
+    known = {said.numbers[0], said.numbers[1]};
+  } else {
+    known.used = std::max(known.used, used_bytes);
+  }
+  facts = known;
   return true;
 }
 

@@ -5,7 +5,9 @@
  * is no client, and nothing here does anything. A forked child is not its parent's client: it
  * becomes one of its own when it initializes CUDA.
  *
- * Thread-safe. A call waits for the daemon at most `answer_timeout`, twice where it connects again.
+ * Thread-safe. A call that needs the daemon waits for it at most `answer_timeout`, or twice that if
+ * the daemon was started anew. Others, such as frees, wait only while a client comes back to a
+ * daemon.
  */
 #pragma once
 
@@ -15,6 +17,8 @@
 namespace gdev {
 
 inline constexpr std::chrono::seconds answer_timeout{2};
+/** How long a daemon that did not answer in time is not asked again. */
+inline constexpr std::chrono::seconds retry_interval{5};
 
 /** Joins the virtual GPU. Returns 0, also if there is nothing to join, or an errno. */
 [[nodiscard]] int join_vgpu() noexcept;
@@ -38,7 +42,10 @@ struct memory_facts {
   std::uint64_t used = 0;   // by all clients of the virtual GPU
 };
 
-/** Asks for the virtual GPU's memory. Returns false if the daemon does not answer. */
+/**
+ * Asks for the virtual GPU's memory. Without a daemon: what it said last. Returns false if this
+ * process has joined no virtual GPU.
+ */
 [[nodiscard]] bool ask_memory(memory_facts& facts) noexcept;
 
 }  // namespace gdev

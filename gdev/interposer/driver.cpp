@@ -1,7 +1,6 @@
 #include "interposer/driver.hpp"
 
 #include <limits.h>
-#include <pthread.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -22,8 +21,6 @@ __attribute__((visibility("hidden"))) std::atomic<void*> gdev_entries[gdev::func
 
 namespace gdev {
 
-std::array<void*, function_count> driver_functions;
-
 namespace {
 
 constexpr std::string_view library = "/libcuda.so.1";
@@ -34,22 +31,9 @@ constexpr std::array<std::string_view, 8> usual_folders{
     "/usr/local/nvidia/lib64",   "/run/opengl-driver/lib", "/usr/lib/wsl/lib", "/usr/lib",
 };
 
-// pthread_once() and not std::call_once(): glibc runs it again in a child that was forked while a
-// thread of its parent was inside.
-pthread_once_t path_once = PTHREAD_ONCE_INIT;
-pthread_once_t load_once = PTHREAD_ONCE_INIT;
-
-char path[PATH_MAX];
-void* handle;
-
-struct place {
-  const void* address;
-  int id;
-};
-
-/** All functions that the driver has, sorted by address. Several names may share one address. */
-std::array<place, function_count> by_address;
-std::size_t known;
+std::atomic<const char*> path;
+std::atomic<const loaded_driver*> driver;
+thread_local bool is_loading = false;
 
 struct file_id {
   dev_t device = 0;
@@ -66,100 +50,126 @@ file_id file_at(const char* name) noexcept {
 file_id own_file() noexcept {
   Dl_info info;
   // Any address of this library.
-  return dladdr(static_cast<const void*>(&path_once), &info) != 0 ? file_at(info.dli_fname)
-                                                                  : file_id{};
+  return dladdr(static_cast<const void*>(&path), &info) != 0 ? file_at(info.dli_fname) : file_id{};
 }
+
+using path_buffer = std::array<char, PATH_MAX>;
 
 /** Stores the path of the driver in a folder, if there is one and it is not this library. */
-bool try_folder(std::string_view folder, const file_id& own) noexcept {
-  if (folder.empty() || folder.size() + library.size() >= sizeof path) {
+bool try_folder(std::string_view folder, const file_id& own, path_buffer& found) noexcept {
+  if (folder.empty() || folder.size() + library.size() >= found.size()) {
     return false;
   }
-  char candidate[PATH_MAX];
-  std::memcpy(candidate, folder.data(), folder.size());
-  std::memcpy(candidate + folder.size(), library.data(), library.size());
-  candidate[folder.size() + library.size()] = '\0';
-  const file_id found = file_at(candidate);
-  if (found == file_id{} || found == own) {
-    return false;
-  }
-  std::strcpy(path, candidate);
-  return true;
+  char* const end = std::copy(folder.begin(), folder.end(), found.begin());
+  *std::copy(library.begin(), library.end(), end) = '\0';
+  const file_id file = file_at(found.data());
+  return file != file_id{} && file != own;
 }
 
-void find_driver() noexcept {
+/** Stores the driver's path. Returns false if there is none. */
+bool find_driver(path_buffer& found) noexcept {
   const file_id own = own_file();
   if (const char* given = std::getenv("GDEV_DRIVER"); given != nullptr && *given != '\0') {
     const file_id chosen = file_at(given);
-    if (std::strlen(given) < sizeof path && chosen != file_id{} && chosen != own) {
-      std::strcpy(path, given);
+    if (std::strlen(given) >= found.size() || chosen == file_id{} || chosen == own) {
+      return false;
     }
-    return;
+    std::strcpy(found.data(), given);
+    return true;
   }
   const char* searched = std::getenv("LD_LIBRARY_PATH");
   std::string_view rest = searched == nullptr ? "" : searched;
   while (!rest.empty()) {
     const std::size_t end = rest.find_first_of(":;");
-    if (try_folder(rest.substr(0, end), own)) {
-      return;
+    if (try_folder(rest.substr(0, end), own, found)) {
+      return true;
     }
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
   }
-  static_cast<void>(
-      std::any_of(usual_folders.begin(), usual_folders.end(),
-                  [&own](std::string_view folder) { return try_folder(folder, own); }));
+  return std::any_of(usual_folders.begin(), usual_folders.end(),
+                     [&](std::string_view folder) { return try_folder(folder, own, found); });
 }
 
-void load_driver() noexcept {
+/** Fills in a new driver. */
+void fill(loaded_driver& made) noexcept {
   load_loader_functions();
   const char* const name = driver_path();
   if (*name == '\0') {
     return;
   }
   // The path keeps the loader from taking this library, which has the same soname, for the driver.
-  handle = gdev_loader_dlopen(name, RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) {
+  made.handle = gdev_loader_dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+  if (made.handle == nullptr) {
     std::fprintf(stderr, "gdev: %s\n", dlerror());
     return;
   }
   for (int id = 0; id < function_count; ++id) {
-    void* const address = gdev_loader_dlsym(handle, functions[id].name);
-    driver_functions[id] = address;
+    void* const address = gdev_loader_dlsym(made.handle, functions[id].name);
+    made.functions[id] = address;
     if (address != nullptr) {
-      by_address[known++] = {address, id};
+      made.by_address[made.known++] = {address, id};
     }
   }
   static_cast<void>(dlerror());  // of the names that it lacks
-  std::sort(by_address.begin(), by_address.begin() + known,
+  using place = loaded_driver::place;
+  std::sort(made.by_address.begin(), made.by_address.begin() + made.known,
             [](const place& one, const place& other) {
               return one.address != other.address ? one.address < other.address : one.id < other.id;
             });
 }
 
-void load() noexcept { pthread_once(&load_once, load_driver); }
-
 }  // namespace
 
 const char* driver_path() noexcept {
-  pthread_once(&path_once, find_driver);
-  return path;
+  const char* known = path.load(std::memory_order_acquire);  // with the exchange below
+  if (known != nullptr) {
+    return known;
+  }
+  path_buffer buffer;
+  char* const found = strdup(find_driver(buffer) ? buffer.data() : "");
+  if (path.compare_exchange_strong(known, found, std::memory_order_acq_rel)) {
+    return found;
+  }
+  std::free(found);  // another thread was sooner
+  return known;
 }
 
-void* driver_function(function_id id) noexcept {
-  load();
-  return driver_functions[id];
+const loaded_driver* driver_if_loaded() noexcept {
+  return driver.load(std::memory_order_acquire);  // with the exchange below
+}
+
+const loaded_driver* load_driver() noexcept {
+  const loaded_driver* known = driver_if_loaded();
+  if (known != nullptr || is_loading) {
+    return known;
+  }
+  is_loading = true;
+  auto* const made = new loaded_driver;
+  fill(*made);
+  is_loading = false;
+  // Threads that load it at the same time find the same; the loader counts how often.
+  if (driver.compare_exchange_strong(known, made, std::memory_order_acq_rel)) {
+    return made;
+  }
+  delete made;
+  return known;
 }
 
 void* driver_symbol(const char* name) noexcept {
-  load();
-  return handle == nullptr ? nullptr : gdev_loader_dlsym(handle, name);
+  const loaded_driver* const loaded = load_driver();
+  return loaded == nullptr || loaded->handle == nullptr ? nullptr
+                                                        : gdev_loader_dlsym(loaded->handle, name);
 }
 
 int function_at(const void* address, std::string_view written) noexcept {
-  load();
-  const place* const end = by_address.data() + known;
+  using place = loaded_driver::place;
+  const loaded_driver* const loaded = load_driver();
+  if (loaded == nullptr) {
+    return -1;
+  }
+  const place* const end = loaded->by_address.data() + loaded->known;
   const place* one =
-      std::lower_bound(static_cast<const place*>(by_address.data()), end, address,
+      std::lower_bound(loaded->by_address.data(), end, address,
                        [](const place& entry, const void* other) { return entry.address < other; });
   int first = -1;
   for (; one != end && one->address == address; ++one) {
@@ -175,13 +185,17 @@ int function_at(const void* address, std::string_view written) noexcept {
 
 /** Called by entries.S at the first call of a function: returns where it goes from now on. */
 extern "C" __attribute__((visibility("hidden"))) void* gdev_resolve(gdev::function_id id) {
-  void* target = gdev::driver_function(id);
+  const gdev::loaded_driver* const loaded = gdev::load_driver();
+  if (loaded == nullptr) {
+    return gdev::missing_function();  // called by the driver's initialization: not remembered
+  }
+  void* target = loaded->functions[id];
   if (target == nullptr) {
     target = gdev::missing_function();
   } else if (void* const wrapper = gdev::wrapper_of(id); wrapper != nullptr) {
     target = wrapper;
   }
-  // Release: a wrapper reads driver_functions. The entries' plain load is an acquire on x86-64.
+  // Release: a wrapper reads the driver. The entries' plain load is an acquire on x86-64.
   gdev_entries[id].store(target, std::memory_order_release);
   return target;
 }

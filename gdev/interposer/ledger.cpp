@@ -1,8 +1,43 @@
 #include "interposer/ledger.hpp"
 
+#include <cstddef>
+#include <iterator>
+#include <new>
+
 #include "interposer/client.hpp"
 
 namespace gdev {
+
+namespace {
+
+/** Room for an object that no destructor ends. */
+template <typename Object>
+class endless {
+ public:
+  endless() noexcept { new (&room_) Object; }
+  [[nodiscard]] Object& get() noexcept { return *std::launder(reinterpret_cast<Object*>(&room_)); }
+  /** Makes it anew; what it held is not freed. */
+  void forget() noexcept { new (&room_) Object; }
+
+ private:
+  alignas(Object) std::byte room_[sizeof(Object)];
+};
+
+endless<ledger> all_allocations;
+endless<ledger> all_arrays;
+endless<chunk_ledger> all_chunks;
+
+}  // namespace
+
+ledger& allocations() noexcept { return all_allocations.get(); }
+ledger& arrays() noexcept { return all_arrays.get(); }
+chunk_ledger& chunks() noexcept { return all_chunks.get(); }
+
+void forget_ledgers() noexcept {
+  all_allocations.forget();
+  all_arrays.forget();
+  all_chunks.forget();
+}
 
 holding::~holding() {
   if (bytes_ != 0) {
@@ -34,21 +69,29 @@ entry ledger::take(std::uint64_t key) {
   return taken;
 }
 
-void ledger::drop(CUcontext context) {
+std::map<std::uint64_t, entry> ledger::take_all(CUcontext context) {
+  std::map<std::uint64_t, entry> taken;
   const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const auto& one) { return one.second.of == context; });
-}
-
-void chunk_ledger::create(std::uint64_t handle, std::shared_ptr<holding> held) {
-  const std::lock_guard lock(mutex_);
-  handles_[handle] = {std::move(held), 1};
-}
-
-void chunk_ledger::retain(std::uint64_t handle) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = handles_.find(handle); found != handles_.end()) {
-    ++found->second.count;
+  for (auto one = entries_.begin(); one != entries_.end();) {
+    const auto next = std::next(one);
+    if (one->second.of == context) {
+      taken.insert(entries_.extract(one));
+    }
+    one = next;
   }
+  return taken;
+}
+
+void ledger::put_back(std::map<std::uint64_t, entry> taken) {
+  const std::lock_guard lock(mutex_);
+  entries_.merge(taken);
+}
+
+void chunk_ledger::add(std::uint64_t handle, std::shared_ptr<holding> held) {
+  const std::lock_guard lock(mutex_);
+  reference& one = handles_[handle];
+  one.held = std::move(held);
+  ++one.count;
 }
 
 std::shared_ptr<holding> chunk_ledger::release(std::uint64_t handle) {
@@ -64,16 +107,42 @@ std::shared_ptr<holding> chunk_ledger::release(std::uint64_t handle) {
   return held;
 }
 
-void chunk_ledger::map(CUdeviceptr address, std::uint64_t handle) {
+void chunk_ledger::retain(std::uint64_t handle, CUdeviceptr address) {
+  std::shared_ptr<holding> held;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto after = mapped_.upper_bound(address);
+    if (after == mapped_.begin() ||
+        address - std::prev(after)->first >= std::prev(after)->second.bytes) {
+      return;  // imported, or of another kind
+    }
+    held = std::prev(after)->second.held;
+  }
+  add(handle, std::move(held));
+}
+
+void chunk_ledger::map(CUdeviceptr address, std::uint64_t bytes, std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
   if (const auto found = handles_.find(handle); found != handles_.end()) {
-    mapped_[address] = found->second.held;
+    mapped_[address] = {bytes, found->second.held};
   }
 }
 
-void chunk_ledger::unmap(CUdeviceptr address, std::uint64_t bytes) {
+chunk_ledger::mappings chunk_ledger::unmap(CUdeviceptr address, std::uint64_t bytes) {
+  mappings taken;
   const std::lock_guard lock(mutex_);
-  mapped_.erase(mapped_.lower_bound(address), mapped_.lower_bound(address + bytes));
+  const auto end = mapped_.lower_bound(address + bytes);
+  for (auto one = mapped_.lower_bound(address); one != end;) {
+    const auto next = std::next(one);
+    taken.insert(mapped_.extract(one));
+    one = next;
+  }
+  return taken;
+}
+
+void chunk_ledger::put_back(mappings taken) {
+  const std::lock_guard lock(mutex_);
+  mapped_.merge(taken);
 }
 
 }  // namespace gdev

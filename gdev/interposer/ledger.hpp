@@ -1,9 +1,9 @@
 /**
  * What this process has allocated, and how much of its account each allocation holds.
  *
- * Thread-safe. No lock is held across a call of the driver, so an entry is taken out before the
- * driver frees, and put back if it does not: after the driver has freed, another thread may get the
- * same address.
+ * Thread-safe. No lock is held across a call of the driver, so what the driver is to free is taken
+ * out before the call, and put back if it fails: after the driver has freed, another thread may get
+ * the same address or handle.
  */
 #pragma once
 
@@ -44,8 +44,9 @@ class ledger {
   void add(std::uint64_t key, entry one);
   /** Takes an entry out; an empty one if there is none. */
   [[nodiscard]] entry take(std::uint64_t key);
-  /** Forgets what belonged to a context. */
-  void drop(CUcontext context);
+  /** Takes out all that belongs to a context. */
+  [[nodiscard]] std::map<std::uint64_t, entry> take_all(CUcontext context);
+  void put_back(std::map<std::uint64_t, entry> taken);
 
  private:
   std::mutex mutex_;
@@ -55,23 +56,41 @@ class ledger {
 /** Chunks (cuMemCreate): alive until all handles are released and all mappings are gone. */
 class chunk_ledger {
  public:
-  void create(std::uint64_t handle, std::shared_ptr<holding> held);
-  /** Another reference to a handle's chunk (cuMemRetainAllocationHandle). */
-  void retain(std::uint64_t handle);
-  /** Takes a reference out. Returns the chunk's part of the account, for as long as it is freed. */
+  /** The mappings of a range of addresses. */
+  struct mapping {
+    std::uint64_t bytes = 0;
+    std::shared_ptr<holding> held;
+  };
+  using mappings = std::map<CUdeviceptr, mapping>;
+
+  /** Adds a reference to a chunk by its handle: a new one, or one more. */
+  void add(std::uint64_t handle, std::shared_ptr<holding> held);
+  /** Takes a reference out. Returns what it held, to be kept until the driver has released it. */
   [[nodiscard]] std::shared_ptr<holding> release(std::uint64_t handle);
-  void map(CUdeviceptr address, std::uint64_t handle);
-  void unmap(CUdeviceptr address, std::uint64_t bytes);
+  /** Adds a reference to the chunk that is mapped at an address (cuMemRetainAllocationHandle). */
+  void retain(std::uint64_t handle, CUdeviceptr address);
+  void map(CUdeviceptr address, std::uint64_t bytes, std::uint64_t handle);
+  /** Takes mappings out, by where they begin. They are kept until the driver has unmapped them. */
+  [[nodiscard]] mappings unmap(CUdeviceptr address, std::uint64_t bytes);
+  void put_back(mappings taken);
 
  private:
   struct reference {
     std::shared_ptr<holding> held;
-    unsigned count = 1;
+    unsigned count = 0;
   };
 
   std::mutex mutex_;
   std::map<std::uint64_t, reference> handles_;
-  std::map<CUdeviceptr, std::shared_ptr<holding>> mapped_;
+  mappings mapped_;
 };
+
+// The ledgers of this process. Never ended: threads may call the driver while the process ends.
+[[nodiscard]] ledger& allocations() noexcept;
+[[nodiscard]] ledger& arrays() noexcept;
+[[nodiscard]] chunk_ledger& chunks() noexcept;
+
+/** In a forked child: what the parent has allocated is not here, whoever held a lock meanwhile. */
+void forget_ledgers() noexcept;
 
 }  // namespace gdev

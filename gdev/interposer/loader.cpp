@@ -28,13 +28,11 @@ std::atomic<std::size_t> driver_bypasses;
 
 template <typename Function>
 void find_loader_function(Function*& place, const char* name) noexcept {
-  // dlvsym() is the only one of these functions that the interposer does not export. The versions
-  // are those of glibc 2.34 and later, and of earlier ones on x86-64.
-  void* found = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
-  if (found == nullptr) {
-    found = dlvsym(RTLD_NEXT, name,
-                   std::string_view(name) == "dlmopen" ? "GLIBC_2.3.4" : "GLIBC_2.2.5");
-  }
+  // dlvsym() is the only one of these functions that the interposer does not export. Each glibc has
+  // them under these versions: a lookup that fails would allocate its error, and an allocator may
+  // call dlsym().
+  void* const found =
+      dlvsym(RTLD_NEXT, name, std::string_view(name) == "dlmopen" ? "GLIBC_2.3.4" : "GLIBC_2.2.5");
   if (found == nullptr) {
     std::fprintf(stderr, "gdev: the C library has no %s of a known version\n", name);
     std::abort();
@@ -75,12 +73,16 @@ bool is_entry(const void* address) noexcept {
   return address >= gdev_entries_begin && address < gdev_entries_end;
 }
 
-const char* replacement(const char* name) noexcept {
+const char* replacement(const char* name, int flags) noexcept {
   if (!names_driver(name)) {
     return name;
   }
-  // By its soname this library is loaded already. A missing driver must look missing.
-  return *driver_path() != '\0' ? "libcuda.so.1" : "libcuda.so.1 (gdev found no driver)";
+  // By its soname this library is always loaded. To a program the driver must look missing where it
+  // is, and not loaded (RTLD_NOLOAD) before it is.
+  if (*driver_path() == '\0' || ((flags & RTLD_NOLOAD) != 0 && driver_if_loaded() == nullptr)) {
+    return "libcuda.so.1 (gdev found no driver)";
+  }
+  return "libcuda.so.1";
 }
 
 }  // namespace
@@ -102,17 +104,18 @@ std::size_t bypasses() noexcept { return driver_bypasses.load(std::memory_order_
 extern "C" {
 
 /** Returns the name that dlopen() opens instead of the one it was given. */
-__attribute__((visibility("hidden"))) const char* gdev_name_to_open(const char* name) {
+__attribute__((visibility("hidden"))) const char* gdev_name_to_open(const char* name, int flags) {
   gdev::load_loader_functions();
-  return gdev::replacement(name);
+  return gdev::replacement(name, flags);
 }
 
 /** Returns the name that dlmopen() opens instead of the one it was given. */
 __attribute__((visibility("hidden"))) const char* gdev_name_to_open_in(Lmid_t space,
-                                                                       const char* name) {
+                                                                       const char* name,
+                                                                       int flags) {
   gdev::load_loader_functions();
   if (space == LM_ID_BASE) {
-    return gdev::replacement(name);
+    return gdev::replacement(name, flags);
   }
   if (gdev::names_driver(name)) {
     gdev::driver_bypasses.fetch_add(1, std::memory_order_relaxed);
@@ -138,10 +141,11 @@ __attribute__((visibility("hidden"))) gdev_symbol gdev_find_symbol(void* handle,
     if (address != nullptr) {
       gdev::unknown_names().add(name);
     }
-    return {address, 1};
+    return {address, address != nullptr ? std::size_t{1} : 0};
   }
   const int id = gdev::is_entry(found) ? gdev::find_function(name) : -1;
-  if (id >= 0 && gdev::driver_function(static_cast<gdev::function_id>(id)) == nullptr) {
+  const gdev::loaded_driver* const loaded = id >= 0 ? gdev::load_driver() : nullptr;
+  if (loaded != nullptr && loaded->handle != nullptr && loaded->functions[id] == nullptr) {
     // The driver is older than the table. driver_symbol() leaves an error for dlerror().
     return {gdev::driver_symbol(name), 1};
   }

@@ -16,22 +16,6 @@ namespace gdev {
 
 namespace {
 
-// Never ended: threads may call the driver while the process ends.
-ledger& allocations() noexcept {
-  static ledger& only = *new ledger;
-  return only;
-}
-
-ledger& arrays() noexcept {
-  static ledger& only = *new ledger;
-  return only;
-}
-
-chunk_ledger& chunks() noexcept {
-  static chunk_ledger& only = *new chunk_ledger;
-  return only;
-}
-
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexcept {
   return bytes > ~std::uint64_t{0} - unit ? bytes : (bytes + unit - 1) / unit * unit;
 }
@@ -86,7 +70,7 @@ CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) noexcept {
 
 CUresult mem_alloc_pitch(CUdeviceptr* address, std::size_t* pitch, std::size_t width,
                          std::size_t height, unsigned element) noexcept {
-  // 512 is the pitch of GPUs since 2010; rows are not wider than that asks for.
+  // The driver rounds the width up to a multiple of 512.
   const std::uint64_t row = round_up(width, 512);
   const std::uint64_t bytes =
       height != 0 && row > ~std::uint64_t{0} / height ? ~std::uint64_t{0} : row * height;
@@ -138,7 +122,7 @@ std::uint64_t bytes_of_format(CUarray_format format) noexcept {
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
     case CU_AD_FORMAT_HALF: return 2;
-    default: return 4;  // the others are of four bytes, or are compressed to less
+    default: return 4;  // none has more
   }
 }
 
@@ -183,7 +167,8 @@ CUresult mipmapped_array_create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESC
                                   ? 0
                                   : bytes_of_array(wanted->Width, wanted->Height, wanted->Depth,
                                                    wanted->Format, wanted->NumChannels);
-  // Each level has half of the one above in each direction; in one direction they double.
+  // Each level has half of the rows and columns of the one before it. All have at most twice the
+  // bytes of the first: an array of one row takes so much.
   const std::uint64_t bytes = levels <= 1 || first > ~std::uint64_t{0} / 2 ? first : 2 * first;
   return allocate(
       arrays(), bytes, [&] { return key_of(*array); },
@@ -218,7 +203,7 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
     result = create();
   }
   if (result == CUDA_SUCCESS) {
-    chunks().create(*handle, held);
+    chunks().add(*handle, held);
   }
   return result;
 }
@@ -227,7 +212,7 @@ CUresult mem_release(CUmemGenericAllocationHandle handle) noexcept {
   const std::shared_ptr<holding> held = chunks().release(handle);
   const CUresult result = call_driver<CUresult>(id_cuMemRelease, handle);
   if (result != CUDA_SUCCESS && held != nullptr) {
-    chunks().create(handle, held);
+    chunks().add(handle, held);
   }
   return result;
 }
@@ -235,7 +220,7 @@ CUresult mem_release(CUmemGenericAllocationHandle handle) noexcept {
 CUresult mem_retain(CUmemGenericAllocationHandle* handle, void* address) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuMemRetainAllocationHandle, handle, address);
   if (result == CUDA_SUCCESS) {
-    chunks().retain(*handle);
+    chunks().retain(*handle, reinterpret_cast<CUdeviceptr>(address));
   }
   return result;
 }
@@ -244,32 +229,41 @@ CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset,
                  CUmemGenericAllocationHandle handle, unsigned long long flags) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuMemMap, address, bytes, offset, handle, flags);
   if (result == CUDA_SUCCESS) {
-    chunks().map(address, handle);
+    chunks().map(address, bytes, handle);
   }
   return result;
 }
 
 CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) noexcept {
+  chunk_ledger::mappings unmapped = chunks().unmap(address, bytes);
   const CUresult result = call_driver<CUresult>(id_cuMemUnmap, address, bytes);
-  if (result == CUDA_SUCCESS) {
-    chunks().unmap(address, bytes);
+  if (result != CUDA_SUCCESS) {
+    chunks().put_back(std::move(unmapped));
   }
   return result;
 }
 
 // --- Contexts: with them the driver frees what was allocated in them ---
 
-void drop_context(CUcontext context) noexcept {
-  allocations().drop(context);
-  arrays().drop(context);
-}
-
-CUresult ctx_destroy(CUcontext context) noexcept {
-  const CUresult result = call_driver<CUresult>(id_cuCtxDestroy_v2, context);
-  if (result == CUDA_SUCCESS) {
-    drop_context(context);
+/** Calls the driver to end a context; null: none that is known. */
+template <typename Call>
+CUresult end_context(CUcontext context, Call&& call) {
+  if (context == nullptr) {
+    return call();
+  }
+  auto freed = allocations().take_all(context);
+  auto freed_arrays = arrays().take_all(context);
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) {
+    allocations().put_back(std::move(freed));
+    arrays().put_back(std::move(freed_arrays));
   }
   return result;
+}
+
+template <function_id Id>
+CUresult ctx_destroy(CUcontext context) noexcept {
+  return end_context(context, [&] { return call_driver<CUresult>(Id, context); });
 }
 
 /** The primary contexts that were retained, by device. */
@@ -283,15 +277,10 @@ primary_contexts& primaries() noexcept {
   return only;
 }
 
-void drop_primary(CUdevice device) noexcept {
-  CUcontext context = nullptr;
-  {
-    const std::lock_guard lock(primaries().mutex);
-    context = primaries().of[device];
-  }
-  if (context != nullptr) {
-    drop_context(context);
-  }
+CUcontext primary_of(CUdevice device) noexcept {
+  const std::lock_guard lock(primaries().mutex);
+  const auto found = primaries().of.find(device);
+  return found == primaries().of.end() ? nullptr : found->second;
 }
 
 CUresult primary_retain(CUcontext* context, CUdevice device) noexcept {
@@ -303,25 +292,24 @@ CUresult primary_retain(CUcontext* context, CUdevice device) noexcept {
   return result;
 }
 
+template <function_id Id>
 CUresult primary_release(CUdevice device) noexcept {
-  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRelease_v2, device);
+  const CUresult result = call_driver<CUresult>(Id, device);
   unsigned flags = 0;
   int is_active = 1;
   if (result == CUDA_SUCCESS &&
       call_driver<CUresult>(id_cuDevicePrimaryCtxGetState, device, &flags, &is_active) ==
           CUDA_SUCCESS &&
       is_active == 0) {
-    drop_primary(device);
+    // The last release has ended it.
+    static_cast<void>(end_context(primary_of(device), [] { return CUDA_SUCCESS; }));
   }
   return result;
 }
 
+template <function_id Id>
 CUresult primary_reset(CUdevice device) noexcept {
-  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxReset_v2, device);
-  if (result == CUDA_SUCCESS) {
-    drop_primary(device);
-  }
-  return result;
+  return end_context(primary_of(device), [&] { return call_driver<CUresult>(Id, device); });
 }
 
 // --- Reports: a program sees the virtual GPU ---
@@ -329,7 +317,7 @@ CUresult primary_reset(CUdevice device) noexcept {
 CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuMemGetInfo_v2, free, total);
   memory_facts facts;
-  if (result == CUDA_SUCCESS && has_joined() && ask_memory(facts)) {
+  if (result == CUDA_SUCCESS && ask_memory(facts)) {
     *total = std::min<std::size_t>(*total, facts.limit);
     *free = std::min<std::size_t>(*free, facts.limit - std::min(facts.limit, facts.used));
   }
@@ -339,7 +327,7 @@ CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
 CUresult device_total_mem(std::size_t* bytes, CUdevice device) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuDeviceTotalMem_v2, bytes, device);
   memory_facts facts;
-  if (result == CUDA_SUCCESS && has_joined() && ask_memory(facts)) {
+  if (result == CUDA_SUCCESS && ask_memory(facts)) {
     *bytes = std::min<std::size_t>(*bytes, facts.limit);
   }
   return result;
@@ -384,10 +372,16 @@ void* memory_wrapper(function_id id) noexcept {
     case id_cuMemRetainAllocationHandle: return address_of(&mem_retain);
     case id_cuMemMap: return address_of(&mem_map);
     case id_cuMemUnmap: return address_of(&mem_unmap);
-    case id_cuCtxDestroy_v2: return address_of(&ctx_destroy);
+    case id_cuCtxDestroy: return address_of(&ctx_destroy<id_cuCtxDestroy>);
+    case id_cuCtxDestroy_v2: return address_of(&ctx_destroy<id_cuCtxDestroy_v2>);
     case id_cuDevicePrimaryCtxRetain: return address_of(&primary_retain);
-    case id_cuDevicePrimaryCtxRelease_v2: return address_of(&primary_release);
-    case id_cuDevicePrimaryCtxReset_v2: return address_of(&primary_reset);
+    case id_cuDevicePrimaryCtxRelease:
+      return address_of(&primary_release<id_cuDevicePrimaryCtxRelease>);
+    case id_cuDevicePrimaryCtxRelease_v2:
+      return address_of(&primary_release<id_cuDevicePrimaryCtxRelease_v2>);
+    case id_cuDevicePrimaryCtxReset: return address_of(&primary_reset<id_cuDevicePrimaryCtxReset>);
+    case id_cuDevicePrimaryCtxReset_v2:
+      return address_of(&primary_reset<id_cuDevicePrimaryCtxReset_v2>);
     case id_cuMemGetInfo_v2: return address_of(&mem_get_info);
     case id_cuDeviceTotalMem_v2: return address_of(&device_total_mem);
     default: return nullptr;

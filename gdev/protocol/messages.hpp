@@ -16,20 +16,34 @@ namespace gdev {
 
 inline constexpr std::uint32_t protocol_version = 1;
 
+/**
+ * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
+ *
+ * From clients, which are programs under gdev:
+ *   hello    name; bytes in use, of a client that comes back to a daemon. Answer: limit, and the
+ *            client's page as a descriptor. ENOENT: no such virtual GPU; EACCES: not this user's
+ *   want     bytes that must fit beside those in use. Answer: as of memory. ENOMEM: the limit
+ *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU
+ * From commands of root and the daemon's user (others: EPERM):
+ *   add      name; limit, owner (all_users: everybody's). EEXIST; EINVAL: name or limit
+ *   set      name; limit. ENOENT; EINVAL
+ *   remove   name. ENOENT; EBUSY: it has clients
+ *   stop     the daemon ends
+ * From commands of everybody:
+ *   list     index. Answer: name; limit, in use, granted, clients, refusals, owner. ENOENT: past
+ *            the last
+ *   clients  index. Answer: name; process, user, in use, granted, refusals. ENOENT: past the last
+ */
 enum class message_kind : std::uint32_t {
-  // --- From clients: programs under gdev ---
-  hello = 1,  // name: the virtual GPU. numbers: bytes in use, of a client that was connected before
-              // answer, with the client's page: numbers: limit in bytes
-  want = 2,   // numbers: bytes that must fit beside those in use. Error ENOMEM: the limit
-  memory = 3,  // answer: numbers: limit, bytes in use by all clients of the virtual GPU
-  // --- From commands ---
-  add = 16,     // name; numbers: limit in bytes, owner who may join (all_users: everybody)
-  set = 17,     // name; numbers: limit in bytes
-  remove = 18,  // name. Error EBUSY: it has clients
-  list = 19,    // numbers: index. answer: name; numbers: limit, in use, granted, clients, refusals,
-                // owner. Error ENOENT: past the last
-  clients = 20,  // numbers: index. answer: name; numbers: process, user, in use, granted, refusals
-  stop = 21,     // the daemon ends
+  hello = 1,
+  want = 2,
+  memory = 3,
+  add = 16,
+  set = 17,
+  remove = 18,
+  list = 19,
+  clients = 20,
+  stop = 21,
 };
 
 /** The owner of a virtual GPU that everybody may use. */

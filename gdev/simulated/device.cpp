@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -87,6 +89,7 @@ CUresult device::free_reservation(CUdeviceptr address, std::size_t bytes) {
 
 void device::free_range(std::map<CUdeviceptr, range>::iterator which) {
   munmap(pointer(which->first), which->second.bytes);
+  mapped_.erase(which->first);  // of an allocation
   ranges_.erase(which);
 }
 
@@ -129,10 +132,25 @@ CUresult device::map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocat
   }
   // The mappings hold the chunk from now on.
   memory_.map(*which->memory, pointer(address));
+  mapped_[address] = which->memory;
+  return CUDA_SUCCESS;
+}
+
+CUresult device::retain(CUmemGenericAllocationHandle* handle, CUdeviceptr address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = mapped_.find(address);
+  if (found == mapped_.end()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto owner = std::make_unique<allocation_handle>(allocation_handle{found->second});
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
+  handles_.insert(owner.release());
   return CUDA_SUCCESS;
 }
 
 CUresult device::unmap(CUdeviceptr address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  mapped_.erase(mapped_.lower_bound(address), mapped_.lower_bound(address + bytes));
   return make_inaccessible(address, bytes);
 }
 
@@ -342,7 +360,14 @@ void device::wait_in(CUstream where, bool is_per_thread, event& which) {
 
 device& the_device() {
   // Never ended: threads may use it until the process is gone, and the kernel frees what it holds.
-  static device* const only = new device();
+  static device* const only = []() noexcept {
+    try {
+      return new device();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "simulated GPU: %s\n", error.what());
+      std::_Exit(1);  // a test has asked for a GPU that cannot be
+    }
+  }();
   return *only;
 }
 

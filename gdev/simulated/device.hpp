@@ -52,6 +52,8 @@ class device {
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle);
   CUresult unmap(CUdeviceptr address, std::size_t bytes);
+  /** Makes a handle of the chunk that is mapped at an address. */
+  CUresult retain(CUmemGenericAllocationHandle* handle, CUdeviceptr address);
   CUresult set_access(CUdeviceptr address, std::size_t bytes, bool may_write);
   CUresult export_handle(int* file, CUmemGenericAllocationHandle handle);
   CUresult import_handle(CUmemGenericAllocationHandle* handle, int file);
@@ -92,6 +94,7 @@ class device {
   std::mutex mutex_;  // guards all below
   std::map<CUdeviceptr, range> ranges_;
   std::set<allocation_handle*> handles_;
+  std::map<CUdeviceptr, std::shared_ptr<chunk>> mapped_;  // by their first address
   stream default_stream_;
   std::set<stream*> blocking_;  // these wait for the default stream, and it for them
   std::set<stream*> non_blocking_;

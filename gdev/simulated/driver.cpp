@@ -227,6 +227,10 @@ GDEV_EXPORT(cuMemUnmap, CUdeviceptr address, std::size_t bytes) {
   return the_device().unmap(address, bytes);
 }
 
+GDEV_EXPORT(cuMemRetainAllocationHandle, CUmemGenericAllocationHandle* handle, void* address) {
+  return the_device().retain(handle, reinterpret_cast<CUdeviceptr>(address));
+}
+
 GDEV_EXPORT(cuMemSetAccess, CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,
             std::size_t count) {
   return access == nullptr || count == 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from .simulated_gpu import BUILD, ROOT, TIMEOUT_S, Gpu
@@ -63,8 +65,13 @@ class Daemon:
         self.process = subprocess.Popen(
             [BUILD / "programs" / "gdevd", self.socket], stderr=subprocess.PIPE, text=True
         )
-        # The commands wait for a daemon that starts.
-        self.gdev("vgpu", "list", start=True)
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as trial:
+                if trial.connect_ex(str(self.socket)) == 0:
+                    return
+            assert self.process.poll() is None and time.monotonic() < end
+            time.sleep(0.005)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -81,13 +88,10 @@ class Daemon:
             "GDEV_DRIVER": str(self.gpu.driver),
         }
 
-    def gdev(self, *arguments: str, start: bool = False) -> subprocess.CompletedProcess[str]:
+    def gdev(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command of gdev. Its exit status may be any."""
-        code = "import sys; from gdev.cli import main; sys.exit(main())"
-        if start:
-            code = "from gdev import _daemon; _daemon.connect(start=True)"
         return subprocess.run(
-            [sys.executable, "-c", code, *arguments],
+            [sys.executable, "-m", "gdev", *arguments],
             env=self.environment(),
             capture_output=True,
             text=True,

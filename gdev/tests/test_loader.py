@@ -117,6 +117,14 @@ def test_a_program_without_a_gpu_loads_no_driver(gpu: Gpu) -> None:
     assert not gpu.memory.exists()
 
 
+@pytest.mark.parametrize("under_gdev", [False, True])
+def test_a_library_may_use_the_driver_while_it_is_loaded(gpu: Gpu, under_gdev: bool) -> None:
+    """Its thread holds the loader's lock; another thread loads the driver at the same time."""
+    library = gpu.kernels.with_name("libslow_library.so")
+    process = gpu.run("loading", library, under_gdev=under_gdev)
+    assert process.stdout.split()[0] == "0", process.stdout + process.stderr
+
+
 def test_programs_may_come_from_programs(gpu: Gpu) -> None:
     """A shell, its children, and their children run under gdev."""
     command = f"/bin/sh -c '{os.fsdecode(gpu.kernels.parent)}/linked {gpu.kernels}'"

@@ -18,6 +18,7 @@ _LAYOUT: Final = struct.Struct("=IIiI32s6Q")
 _VERSION: Final = 1
 ADD, SET, REMOVE, LIST, CLIENTS, STOP = range(16, 22)
 ALL_USERS: Final = 2**64 - 1
+NAME_BYTES: Final = 32  # with the zero at its end
 ANSWER_TIMEOUT_S: Final = 5.0
 
 
@@ -59,7 +60,9 @@ class Daemon:
             self._socket.connect(self._path)
         except OSError as error:
             self._socket.close()
-            raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
+            # Without an errno: the path is too long for a socket.
+            number = error.errno or errno.ENAMETOOLONG
+            raise OSError(number, os.strerror(number), self._path) from None
 
     def __enter__(self) -> Daemon:
         return self
@@ -70,8 +73,14 @@ class Daemon:
     def ask(self, kind: int, name: str = "", *numbers: int) -> tuple[str, list[int]]:
         """Sends a message. Returns the name and the numbers of the answer."""
         values = [*numbers, *[0] * (6 - len(numbers))]
-        self._socket.sendall(_LAYOUT.pack(_VERSION, kind, 0, 0, name.encode(), *values))
-        answer = self._socket.recv(_LAYOUT.size)
+        encoded = name.encode()
+        if len(encoded) >= NAME_BYTES:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+        try:
+            self._socket.sendall(_LAYOUT.pack(_VERSION, kind, 0, 0, encoded, *values))
+            answer = self._socket.recv(_LAYOUT.size)
+        except TimeoutError:
+            raise OSError(errno.ETIMEDOUT, "the daemon does not answer", self._path) from None
         if len(answer) != _LAYOUT.size:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), self._path)
         _, _, error, _, said, *values = _LAYOUT.unpack(answer)
@@ -110,8 +119,14 @@ def connect(start: bool) -> Daemon:
         if not start or error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
             raise
     if not _files.daemon().exists():
-        raise OSError(errno.ENOENT, "gdev was built without CUDA's headers", str(_files.daemon()))
-    with Path(f"{path}.log").open("a") as log:
+        raise OSError(
+            errno.ENOENT,
+            "the daemon is missing: was gdev built without CUDA?",
+            str(_files.daemon()),
+        )
+    # Not through a link that somebody may have put there.
+    log_file = os.open(f"{path}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(log_file, "a") as log:
         process = subprocess.Popen(
             [_files.daemon(), path],
             stdin=subprocess.DEVNULL,

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import re
+import stat
 from pathlib import Path
 
 
 def programs() -> Path:
     """Returns the folder of the library and the daemon; ``GDEV_PROGRAMS`` names another."""
     chosen = os.environ.get("GDEV_PROGRAMS")
-    return Path(chosen) if chosen else Path(__file__).parent / "programs"
+    return Path(chosen).resolve() if chosen else Path(__file__).resolve().parent / "programs"
 
 
 def library() -> Path:
-    """Returns the library that programs run with."""
-    return programs() / "libcuda.so.1"
+    """Returns the library that programs run with.
+
+    Raises OSError: it is not there, or the loader could not preload it.
+    """
+    path = programs() / "libcuda.so.1"
+    if not path.exists():
+        raise FileNotFoundError(
+            errno.ENOENT, "gdev's library is missing: was it built without CUDA?", str(path)
+        )
+    if re.search(r"[\s:]", str(path)):
+        raise OSError(errno.EINVAL, "LD_PRELOAD takes no path with a space or a colon", str(path))
+    return path
 
 
 def daemon() -> Path:
@@ -30,7 +43,7 @@ def driver() -> Path | None:
     """
     chosen = os.environ.get("GDEV_DRIVER")
     if chosen:
-        return Path(chosen)
+        return Path(chosen).resolve(strict=True)
     try:
         ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY)
     except OSError:
@@ -46,16 +59,16 @@ def driver() -> Path | None:
 def socket_path() -> Path:
     """Returns the daemon's socket; ``GDEV_SOCKET`` names another.
 
-    By default in a folder that is the user's alone, which is made here. Raises OSError.
+    By default in a folder that is the user's alone, which is made here: not in that of a login
+    session, which ends before programs do. Raises OSError.
     """
     chosen = os.environ.get("GDEV_SOCKET")
     if chosen:
-        return Path(chosen)
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime, "gdev") if runtime else Path(f"/tmp/gdev-{os.getuid()}")
+        return Path(chosen).absolute()
+    folder = Path(f"/tmp/gdev-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
-        # In /tmp anybody could have made it.
-        raise PermissionError(1, "the folder is not this user's alone", str(folder))
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        # Anybody could have made it.
+        raise PermissionError(errno.EPERM, "the folder is not this user's alone", str(folder))
     return folder / "socket"

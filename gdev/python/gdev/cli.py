@@ -1,7 +1,8 @@
 """The command line, ``gdev``.
 
-Exit status: ``gdev run``: that of the program, 127 if there is no such program; all: 0, 1 after an
-error, with one line on standard error, 2 after wrong arguments.
+Exit status of ``gdev run``: that of the program; 127 if there is no such program, 126 if it cannot
+be run, 125 after another error, as of ``env`` and ``timeout``. Of the others: 0; 1 after an error,
+with one line on standard error; 2 after wrong arguments.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ app = typer.Typer(
 vgpus = typer.Typer(no_args_is_help=True, help="Add, change and remove virtual GPUs.")
 
 Name = Annotated[str, typer.Argument(help="Name of the virtual GPU.")]
-Memory = Annotated[str, typer.Option("--memory", help="Most memory of all its programs: 60GiB.")]
+Memory = Annotated[
+    str, typer.Option("--memory", help="The limit for all its programs together: 60GiB, none.")
+]
 
 
 @app.command(
     "run",
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    context_settings={"allow_interspersed_args": False},
 )
 def run_command(
     command: Annotated[list[str], typer.Argument(help="The program and its arguments.")],
@@ -44,9 +47,28 @@ def run_command(
     ] = "default",
 ) -> None:
     """Run a program under gdev: gdev run --vgpu a -- python train.py."""
+    try:
+        environment = environment_of(vgpu)
+    except OSError as error:
+        complain(error)
+        raise typer.Exit(125) from None
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError:
+        print(f"gdev: {command[0]}: there is no such program", file=sys.stderr)
+        raise typer.Exit(127) from None
+    except (OSError, ValueError) as error:
+        print(f"gdev: {command[0]}: {error}", file=sys.stderr)
+        raise typer.Exit(126) from None
+
+
+def environment_of(vgpu: str) -> dict[str, str]:
+    """Returns the environment of a program in a virtual GPU. Starts the daemon. Raises OSError."""
     driver = _files.driver()
     if driver is None:
         raise OSError(errno.ENOENT, "there is no NVIDIA driver here", "libcuda.so.1")
+    preloaded = [str(_files.library()), os.environ.get("LD_PRELOAD", "")]
     with _daemon.connect(start=True) as daemon:
         known = {one.name for one in daemon.vgpus()}
         if vgpu == "default" and vgpu not in known:
@@ -54,19 +76,12 @@ def run_command(
                 daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS)
         elif vgpu not in known:
             raise OSError(errno.ENOENT, "there is no such virtual GPU (gdev vgpu add)", vgpu)
-    preloaded = [str(_files.library()), os.environ.get("LD_PRELOAD", "")]
-    environment = os.environ | {
+    return dict(os.environ) | {
         "LD_PRELOAD": ":".join(part for part in preloaded if part),
         "GDEV_DRIVER": str(driver),
         "GDEV_SOCKET": str(_files.socket_path()),
         "GDEV_VGPU": vgpu,
     }
-    sys.stdout.flush()
-    try:
-        os.execvpe(command[0], command, environment)
-    except FileNotFoundError:
-        print(f"gdev: {command[0]}: there is no such program", file=sys.stderr)
-        raise typer.Exit(127) from None
 
 
 @vgpus.command("add")
@@ -80,14 +95,14 @@ def add_command(
     """Add a virtual GPU: gdev vgpu add a --memory 60GiB."""
     owner = _daemon.ALL_USERS if everybody else os.getuid()
     with _daemon.connect(start=True) as daemon:
-        daemon.ask(_daemon.ADD, name, parse_size(memory), owner)
+        daemon.ask(_daemon.ADD, name, limit_of(memory), owner)
 
 
 @vgpus.command("set")
 def set_command(name: Name, memory: Memory) -> None:
     """Change a virtual GPU while programs use it: gdev vgpu set a --memory 80GiB."""
     with _daemon.connect(start=False) as daemon:
-        daemon.ask(_daemon.SET, name, parse_size(memory))
+        daemon.ask(_daemon.SET, name, limit_of(memory))
 
 
 @vgpus.command("rm")
@@ -145,14 +160,45 @@ def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         )
 
 
+def limit_of(text: str) -> int:
+    """Returns a limit in bytes. Raises ValueError."""
+    limit = NO_LIMIT if text == "none" else parse_size(text)
+    if not 0 < limit <= NO_LIMIT:
+        raise ValueError(f"a limit is 1 byte to {format_size(NO_LIMIT)}, or 'none': {text}")
+    return limit
+
+
+# What an error of the daemon means to a user; of others the system's text is right.
+MEANINGS: Final = {
+    errno.ENOENT: "there is no such virtual GPU",
+    errno.EEXIST: "there is a virtual GPU of this name already",
+    errno.EBUSY: "programs use it",
+    errno.EPERM: "only its daemon's user and root may do this",
+    errno.EINVAL: "a name has 1 to 31 letters, digits, '.', '_' or '-'",
+    errno.EPROTO: "the daemon is of another version: gdev stop",
+}
+
+
+def complain(error: OSError) -> None:
+    """Prints an error as one line."""
+    text = error.strerror or str(error)
+    if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and error.filename == str(
+        os.environ.get("GDEV_SOCKET") or _files.socket_path()
+    ):
+        text = "no daemon runs (gdev run and gdev vgpu add start it)"
+    elif error.errno is not None and text == os.strerror(error.errno):
+        text = MEANINGS.get(error.errno, text)
+    about = f"{error.filename}: " if error.filename else ""
+    print(f"gdev: {about}{text}", file=sys.stderr)
+
+
 def main() -> int:
     """Runs the command line. Returns its exit status."""
     run: Callable[..., int | None] = app
     try:
         return run(prog_name="gdev", standalone_mode=False) or 0
     except OSError as error:
-        about = f"{error.filename}: " if error.filename else ""
-        print(f"gdev: {about}{error.strerror or error}", file=sys.stderr)
+        complain(error)
         return 1
     except ValueError as error:
         print(f"gdev: {error}", file=sys.stderr)

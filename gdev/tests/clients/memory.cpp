@@ -7,7 +7,9 @@
  *   init                  cuInit, and the primary context
  *   alloc BYTES           managed BYTES, pitch WIDTH HEIGHT, async BYTES, array WIDTH HEIGHT,
  *                         array3d WIDTH HEIGHT DEPTH, mipmapped WIDTH HEIGHT LEVELS (4 bytes each)
- *   create BYTES          a chunk; map KEY maps it, unmap KEY undoes that
+ *   create BYTES          a chunk; map KEY maps it, unmap KEY undoes that; retain KEY makes another
+ *                         reference to the chunk that is mapped there
+ *   timer                 a signal interrupts the program every 20 ms from now on
  *   free KEY
  *   info, total           cuMemGetInfo: free and total; cuDeviceTotalMem
  *   reset                 cuDevicePrimaryCtxReset
@@ -15,10 +17,12 @@
  *   fork                  the child initializes CUDA anew, and answers from now on
  */
 #include <cuda.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <iostream>
@@ -159,6 +163,20 @@ CUresult obey(const std::string& line, std::string& said) {
   }
   if (kind == "unmap") {
     return unmap(named());
+  }
+  if (kind == "retain") {
+    thing made{"create"};
+    const CUresult result =
+        cuMemRetainAllocationHandle(&made.chunk, reinterpret_cast<void*>(named().mapped));
+    things.push_back(made);
+    said = std::to_string(things.size() - 1);
+    return result;
+  }
+  if (kind == "timer") {
+    signal(SIGALRM, [](int) {});
+    const itimerval often{{0, 20'000}, {0, 20'000}};
+    setitimer(ITIMER_REAL, &often, nullptr);
+    return CUDA_SUCCESS;
   }
   if (kind == "reset") {
     return cuDevicePrimaryCtxReset(0);

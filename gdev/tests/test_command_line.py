@@ -1,0 +1,154 @@
+"""The commands: their output, their errors, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .gdev_daemon import Daemon
+from .simulated_gpu import TIMEOUT_S
+
+
+def run_under(
+    daemon: Daemon, *command: str, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `gdev run` with these arguments."""
+    return subprocess.run(
+        [sys.executable, "-m", "gdev", "run", *command],
+        env=daemon.environment() | (env or {}),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_a_program_runs_as_without_gdev(daemon: Daemon) -> None:
+    process = run_under(daemon, "--", "/bin/sh", "-c", "cat; echo out; echo err >&2; exit 7")
+    assert (process.returncode, process.stdout, process.stderr) == (7, "out\n", "err\n")
+
+
+def test_options_after_the_program_are_the_programs(daemon: Daemon) -> None:
+    process = run_under(daemon, "/bin/echo", "--vgpu", "x", "-n")
+    assert process.stdout == "--vgpu x -n\n"
+
+
+def test_it_runs_in_its_virtual_gpu(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    program = str(daemon.gpu.kernels.with_name("linked"))
+    process = run_under(daemon, "--vgpu", "a", "--", program, str(daemon.gpu.kernels))
+    assert '"gdev": true' in process.stdout and process.returncode == 0
+
+
+def test_without_a_name_there_is_no_limit(daemon: Daemon) -> None:
+    run_under(daemon, "--", "/bin/true")
+    assert daemon.must("vgpu", "list").splitlines()[1].split()[:2] == ["default", "none"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--", "nosuchprogram"], 127, "gdev: nosuchprogram: there is no such program"),
+        (["--", "/etc/passwd"], 126, "gdev: /etc/passwd: "),
+        (["--vgpu", "nosuch", "--", "true"], 125, "gdev: nosuch: there is no such virtual GPU"),
+        (["--nosuch", "--", "true"], 2, "No such option"),
+    ],
+)
+def test_what_cannot_be_run(daemon: Daemon, arguments: list[str], status: int, said: str) -> None:
+    process = run_under(daemon, *arguments)
+    assert (process.returncode, process.stdout) == (status, "")
+    assert said in process.stderr
+    assert status == 2 or process.stderr.count("\n") == 1
+
+
+def test_a_program_never_runs_without_its_limit(daemon: Daemon, tmp_path: Path) -> None:
+    """The loader passes over what it cannot preload, with a line that nobody reads."""
+    spaced = tmp_path / "a folder"
+    spaced.symlink_to(Path(daemon.environment()["GDEV_PROGRAMS"]))
+    real = tmp_path / "another folder"
+    real.mkdir()
+    (real / "libcuda.so.1").touch()
+    for folder in (tmp_path / "nosuch", real):
+        process = run_under(daemon, "--", "/bin/echo", "ran", env={"GDEV_PROGRAMS": str(folder)})
+        assert (process.returncode, process.stdout) == (125, ""), folder
+    process = run_under(daemon, "--", "/bin/echo", "ran", env={"GDEV_PROGRAMS": str(spaced)})
+    assert (process.returncode, process.stdout, process.stderr) == (0, "ran\n", "")
+
+
+def test_relative_paths_are_those_of_the_command(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    names = {
+        "GDEV_SOCKET": daemon.socket.name,
+        "GDEV_DRIVER": os.path.relpath(daemon.gpu.driver, daemon.socket.parent),
+        "GDEV_PROGRAMS": os.path.relpath(
+            daemon.environment()["GDEV_PROGRAMS"], daemon.socket.parent
+        ),
+    }
+    program = f"cd / && {daemon.gpu.kernels.with_name('linked')} {daemon.gpu.kernels}"
+    process = run_under(
+        daemon, "--vgpu", "a", "--", "/bin/sh", "-c", program, env=names, cwd=daemon.socket.parent
+    )
+    assert '"gdev": true' in process.stdout, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("vgpu", "set", "nosuch", "--memory", "1MiB"), "nosuch: there is no such virtual GPU"),
+        (("vgpu", "rm", "nosuch"), "nosuch: there is no such virtual GPU"),
+        (("vgpu", "add", "a", "--memory", "1MiB"), "a: there is a virtual GPU of this name"),
+        (("vgpu", "add", "b c", "--memory", "1MiB"), "b c: a name has 1 to 31 letters"),
+        (("vgpu", "add", "b" * 32, "--memory", "1MiB"), "a name has 1 to 31 letters"),
+        (("vgpu", "add", "b", "--memory", "0"), "a limit is 1 byte to 8 TiB"),
+        (("vgpu", "add", "b", "--memory", "9TiB"), "a limit is 1 byte to 8 TiB"),
+        (("vgpu", "add", "b", "--memory", "much"), "not a size: 'much'"),
+    ],
+)
+def test_errors_are_one_line_that_says_what_is_wrong(
+    daemon: Daemon, arguments: tuple[str, ...], said: str
+) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "1MiB")
+    process = daemon.gdev(*arguments)
+    assert process.returncode in (1, 2) and process.stdout == ""
+    assert process.stderr.startswith("gdev: ") and process.stderr.count("\n") == 1
+    assert said in process.stderr
+
+
+def test_a_virtual_gpu_in_use_is_not_removed(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        assert daemon.must("ps").splitlines()[1].split()[:2] == [
+            str(program.process.pid),
+            "a",
+        ]
+        refused = daemon.gdev("vgpu", "rm", "a")
+        assert (refused.returncode, refused.stderr) == (1, "gdev: a: programs use it\n")
+
+
+def test_virtual_gpus_outlive_the_daemon(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    daemon.must("vgpu", "add", "b", "--memory", "none")
+    daemon.must("vgpu", "rm", "a")
+    daemon.must("stop")
+    gone = daemon.gdev("vgpu", "list")
+    assert gone.returncode == 1 and "no daemon runs" in gone.stderr
+    daemon.must("vgpu", "add", "c", "--memory", "1MiB")  # starts one
+    rows = daemon.must("vgpu", "list").splitlines()[1:]
+    daemon.must("stop")
+    assert [row.split()[:2] for row in rows] == [["b", "none"], ["c", "1"]]
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_the_daemon(daemon: Daemon, end: signal.Signals) -> None:
+    assert daemon.process is not None
+    daemon.process.send_signal(end)
+    daemon.process.communicate(timeout=TIMEOUT_S)
+    assert daemon.process.returncode == 0
+    assert not daemon.socket.exists()

@@ -1,0 +1,213 @@
+"""What strangers and broken clients can do to the daemon: nothing but to themselves."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .gdev_daemon import OUT_OF_MEMORY, Daemon
+from .simulated_gpu import BUILD, TIMEOUT_S
+
+LAYOUT = struct.Struct("=IIiI32s6Q")
+HELLO, WANT, MEMORY, ADD, SET, REMOVE, LIST, CLIENTS, STOP = 1, 2, 3, 16, 17, 18, 19, 20, 21
+MIB = 1 << 20
+
+
+def connect(daemon: Daemon) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.settimeout(TIMEOUT_S)
+    made.connect(str(daemon.socket))
+    return made
+
+
+def ask(to: socket.socket, kind: int, name: bytes = b"", *numbers: int) -> tuple[int, list[int]]:
+    """Returns the error and the numbers of the answer."""
+    to.sendall(LAYOUT.pack(1, kind, 0, 0, name, *numbers, *[0] * (6 - len(numbers))))
+    answer = LAYOUT.unpack(to.recv(LAYOUT.size))
+    return answer[2], list(answer[5:])
+
+
+def works(daemon: Daemon) -> None:
+    """The daemon answers others."""
+    with connect(daemon) as other:
+        assert ask(other, LIST, b"", 1 << 40)[0] == 2  # ENOENT: past the last
+
+
+def test_random_bytes_end_nothing_but_their_connection(daemon: Daemon) -> None:
+    seed = int(os.environ.get("GDEV_TEST_SEED", random.randrange(1 << 32)))
+    print(f"GDEV_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    kinds = [HELLO, WANT, MEMORY, ADD, SET, REMOVE, LIST, CLIENTS, 0, 99, 1 << 31]
+    for _ in range(300):
+        with connect(daemon) as one:
+            for _ in range(chance.randrange(1, 6)):
+                if chance.random() < 0.3:
+                    data = chance.randbytes(chance.choice([0, 1, 95, 96, 97, 4000]))
+                else:
+                    name = chance.choice([b"a", b"", b"\xff" * 32, chance.randbytes(32)])
+                    numbers = [chance.choice([0, 1, 4096, 1 << 63, (1 << 64) - 1])] * 6
+                    data = LAYOUT.pack(
+                        1, chance.choice(kinds), 0, chance.randrange(1 << 32), name, *numbers
+                    )
+                try:
+                    one.sendall(data)
+                    one.settimeout(0.001)
+                    one.recv(LAYOUT.size)
+                except OSError:
+                    pass  # closed, or no answer: both are right
+    works(daemon)
+
+
+def test_another_version_is_told_so(daemon: Daemon) -> None:
+    with connect(daemon) as one:
+        one.sendall(LAYOUT.pack(2, LIST, 0, 0, b"", *[0] * 6))
+        version, _, error, *_ = LAYOUT.unpack(one.recv(LAYOUT.size))
+        assert (version, error) == (1, 71)  # EPROTO
+
+
+def test_a_claim_of_memory_goes_no_further_than_the_limit(daemon: Daemon) -> None:
+    """A client that comes back says what it has; it may say anything."""
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    daemon.must("vgpu", "add", "b", "--memory", "8MiB")
+    with connect(daemon) as liar, daemon.program("b") as other:
+        assert ask(liar, HELLO, b"a", 1 << 42)[0] == 0
+        rows = daemon.must("vgpu", "list").splitlines()
+        assert rows[1].split()[3:5] == ["8", "MiB"]
+        other.does("init")
+        other.does("alloc", 8 * MIB)
+    with daemon.program("a") as honest:
+        honest.does("init")
+        honest.does("alloc", 8 * MIB)
+
+
+def test_a_page_with_anything_in_it_hurts_its_client_only(daemon: Daemon) -> None:
+    """It can take what its virtual GPU may have, as by allocating; others have theirs."""
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    daemon.must("vgpu", "add", "b", "--memory", "8MiB")
+    with connect(daemon) as liar, daemon.program("b") as other:
+        other.does("init")
+        liar.sendall(LAYOUT.pack(1, HELLO, 0, 0, b"a", *[0] * 6))
+        _, files, _, _ = socket.recv_fds(liar, LAYOUT.size, 1)
+        for word in (0, (1 << 64) - 1, 1 << 63, (1 << 63) - 1, 0xFFFFFFFF, 0x7FFFFFFF << 32):
+            os.pwrite(files[0], struct.pack("=Q", word), 8)
+            assert ask(liar, WANT, b"", 4096)[0] in (0, 12)
+            daemon.must("vgpu", "set", "a", "--memory", "8MiB")
+            other.does("free", other.does("alloc", 8 * MIB)[0])
+        with pytest.raises(OSError):
+            os.ftruncate(files[0], 0)
+        os.close(files[0])
+    works(daemon)
+
+
+def test_many_who_connect_do_not_starve_others(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    code = (
+        "import socket, sys\n"
+        "while True:\n"
+        "    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:\n"
+        "        one.connect_ex(sys.argv[1])\n"
+    )
+    floods = [subprocess.Popen([sys.executable, "-c", code, str(daemon.socket)]) for _ in range(2)]
+    try:
+        with daemon.program("a") as program:
+            program.does("init")
+            for _ in range(20):
+                assert program.says("alloc", 9 * MIB) == OUT_OF_MEMORY
+                key = program.does("alloc", 8 * MIB)[0]
+                program.does("free", key)
+    finally:
+        for flood in floods:
+            flood.kill()
+            flood.wait()
+
+
+def test_a_daemon_without_descriptors_burns_no_time(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (20, 20))
+    held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(60)]
+    for one in held:
+        one.setblocking(False)
+        one.connect_ex(str(daemon.socket))
+
+    def seconds() -> float:
+        fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().split()
+        return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+    before = seconds()
+    time.sleep(1)
+    assert seconds() - before < 0.3
+    for one in held:
+        one.close()
+    works(daemon)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_may_join_and_list_and_no_more(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "own", "--memory", "8MiB")
+    daemon.must("vgpu", "add", "all", "--memory", "8MiB", "--everybody")
+    for folder in (daemon.socket.parent, *daemon.socket.parent.parents):
+        if folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+        if folder == Path("/tmp"):
+            break
+    code = f"""
+import os, socket, struct, sys
+os.setuid(65534)
+layout = struct.Struct("=IIiI32s6Q")
+def ask(kind, name=b"", *numbers):
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.connect({str(daemon.socket)!r})
+    one.sendall(layout.pack(1, kind, 0, 0, name, *numbers, *[0] * (6 - len(numbers))))
+    return layout.unpack(one.recv(layout.size))[2]
+print(ask({ADD}, b"b", 4096), ask({SET}, b"own", 4096), ask({REMOVE}, b"own"), ask({STOP}),
+      ask({LIST}), ask({CLIENTS}, b"", 5), ask({HELLO}, b"own"), ask({HELLO}, b"all"))
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    #   EPERM                EACCES
+    assert process.stdout.split() == ["1", "1", "1", "1", "0", "2", "13", "0"]
+
+
+def test_the_socket_takes_no_other_file_away(daemon: Daemon, tmp_path: Path) -> None:
+    file = tmp_path / "precious"
+    file.write_text("text")
+    process = subprocess.run(
+        [BUILD / "programs" / "gdevd", file], capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+    assert process.returncode == 1 and file.read_text() == "text"
+
+
+def test_a_folder_in_which_others_write_is_refused(tmp_path: Path) -> None:
+    """Others could put a state there, or a link in its place."""
+    tmp_path.chmod(0o777)
+    process = subprocess.run(
+        [BUILD / "programs" / "gdevd", tmp_path / "socket"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert "others may write in this folder" in process.stderr
+
+
+def test_a_second_daemon_ends_by_itself(daemon: Daemon) -> None:
+    process = subprocess.run(
+        [BUILD / "programs" / "gdevd", daemon.socket],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert process.returncode == 3
+    works(daemon)
