@@ -119,26 +119,42 @@ int accounts::want(client_id id, std::uint64_t units) {
   }
   client& asking = found->second;
   const std::uint64_t limit = asking.of->limit;
-  std::uint64_t others = 0;
-  for (auto& [other_id, other] : clients_) {
-    if (other.of == asking.of && other_id != id) {
-      // What it does not use goes to whoever asks: it asks again when it needs more.
-      other.granted = other.word->take_back(static_cast<std::uint32_t>(account_units_max),
-                                            other.granted, false);
-      others += other.granted;
-    }
-  }
   // No sum of these can overflow: each is below 2^33.
   const std::uint64_t needed = used_by(asking) + std::min(units, account_units_max + 1);
-  if (others + needed > limit || needed > account_units_max) {
+  std::vector<client*> others;
+  for (auto& [other_id, other] : clients_) {
+    if (other.of == asking.of && other_id != id) {
+      others.push_back(&other);
+    }
+  }
+  // Strict meanwhile: what another frees now must not be used by it and given to this one.
+  std::uint64_t granted = 0;
+  for (client* const other : others) {
+    other->granted = other->word->take_back(0, other->granted, true);
+    granted += other->granted;
+  }
+  for (client* const other : others) {
+    if (granted + needed <= limit) {
+      break;
+    }
+    const std::uint64_t lacking = std::min(granted + needed - limit, account_units_max);
+    granted -= other->granted;
+    other->granted =
+        other->word->take_back(static_cast<std::uint32_t>(lacking), other->granted, true);
+    granted += other->granted;
+  }
+  if (granted + needed > limit || needed > account_units_max) {
     ++asking.refusals;
     ++asking.of->refusals;
     take_back_all(*asking.of);
     return ENOMEM;
   }
-  const std::uint64_t generous = std::min({needed + step, limit - others, account_units_max});
+  const std::uint64_t generous = std::min({needed + step, limit - granted, account_units_max});
   asking.granted = static_cast<std::uint32_t>(std::max(needed, generous));
-  asking.word->grant(asking.granted, false);
+  asking.word->grant(asking.granted, static_cast<std::uint32_t>(units));
+  for (client* const other : others) {
+    other->granted = other->word->take_back(0, other->granted, false);
+  }
   return 0;
 }
 

@@ -66,7 +66,7 @@ class accounts {
   void stop();
   /** A client is gone; so is its memory. */
   void leave(client_id id);
-  /** Raises a client's grant so that `units` fit beside those in use. ENOMEM: the limit. */
+  /** Takes `units` more into use for a client, and raises its grant for that. ENOMEM: the limit. */
   int want(client_id id, std::uint64_t units);
 
   [[nodiscard]] vgpu_report report(client_id id) const;

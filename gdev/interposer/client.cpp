@@ -380,7 +380,14 @@ int use_memory(std::uint64_t bytes) noexcept {
     if (unanswered == 0) {
       known = {said.numbers[0], said.numbers[1]};
     }
-    // Without an answer too: what was granted may be used.
+    if (unanswered == 0 && said.error == 0) {
+      // The daemon has taken so many units; together with the rest of a unit in use it may be less.
+      const std::uint64_t before = units_of(used_bytes);
+      used_bytes += bytes;
+      page->account.free(units_of(bytes) - (units_of(used_bytes) - before));
+      return 0;
+    }
+    // What was granted may be used without an answer, and others may have freed.
     if (use_grant(bytes)) {
       return 0;
     }

@@ -63,11 +63,16 @@ class account_word {
     }));
   }
 
-  /** Daemon: sets the grant, and whether it is strict; leaves what is in use. */
-  void grant(std::uint32_t units, bool is_strict) noexcept {
+  /**
+   * Daemon: sets the grant, and takes `used` more units into use for the client.
+   *
+   * If the client had to take them itself, they might be taken back before it does.
+   */
+  void grant(std::uint32_t granted, std::uint32_t used) noexcept {
     static_cast<void>(change([=](account_state& state) {
-      state.granted = units;
-      state.is_strict = is_strict;
+      state.granted = granted;
+      state.used = std::min(state.used, granted - std::min(granted, used)) + used;
+      state.is_strict = false;
       return true;
     }));
   }

@@ -22,7 +22,7 @@ inline constexpr std::uint32_t protocol_version = 1;
  * From clients, which are programs under gdev:
  *   hello    name; bytes in use, of a client that comes back to a daemon. Answer: limit, and the
  *            client's page as a descriptor. ENOENT: no such virtual GPU; EACCES: not this user's
- *   want     bytes that must fit beside those in use. Answer: as of memory. ENOMEM: the limit
+ *   want     bytes: the daemon takes them into use. Answer: as of memory. ENOMEM: the limit
  *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU
  * From commands of root and the daemon's user (others: EPERM):
  *   add      name; limit, owner (all_users: everybody's). EEXIST; EINVAL: name or limit

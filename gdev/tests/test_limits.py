@@ -320,6 +320,24 @@ def test_a_retained_chunk_is_in_use(daemon: Daemon) -> None:
         program.does("alloc", 8 * MIB)
 
 
+def test_programs_that_allocate_at_the_same_time_all_get_what_there_is(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "32MiB")  # so they must ask often
+    programs = [daemon.program("a") for _ in range(4)]
+    try:
+        for program in programs:
+            program.does("init")
+            assert program.process.stdin is not None
+            program.process.stdin.write(f"churn {4 * MIB} 400\n")
+            program.process.stdin.flush()
+        for program in programs:
+            assert program.process.stdout is not None
+            assert program.process.stdout.readline().strip() == "ok 0"
+    finally:
+        for program in programs:
+            program.process.kill()
+            program.process.communicate()
+
+
 def test_random_operations_match_a_model(daemon: Daemon) -> None:
     """Three programs in two virtual GPUs allocate and free at random, and limits change."""
     seed = int(os.environ.get("GDEV_TEST_SEED", random.randrange(1 << 32)))

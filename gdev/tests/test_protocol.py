@@ -109,6 +109,24 @@ def test_a_page_with_anything_in_it_hurts_its_client_only(daemon: Daemon) -> Non
     works(daemon)
 
 
+def test_what_was_given_to_one_is_not_taken_back_for_another(daemon: Daemon) -> None:
+    """Between the answer and what the client does with it, others may ask: NCCL's start did."""
+    daemon.must("vgpu", "add", "a", "--memory", "1GiB")
+    with connect(daemon) as one, connect(daemon) as other:
+        files = []
+        for client in (one, other):
+            client.sendall(LAYOUT.pack(1, HELLO, 0, 0, b"a", *[0] * 6))
+            files += socket.recv_fds(client, LAYOUT.size, 1)[1]
+        assert ask(one, WANT, b"", 8 * MIB)[0] == 0
+        assert ask(other, WANT, b"", 1000 * MIB)[0] == 0
+        for file, mebibytes in zip(files, (8, 1000), strict=True):
+            (word,) = struct.unpack("=Q", os.pread(file, 8, 8))
+            used, granted = word & 0xFFFFFFFF, word >> 32 & 0x7FFFFFFF
+            assert used == mebibytes * MIB // 4096 and granted >= used
+            os.close(file)
+        assert ask(one, WANT, b"", 17 * MIB)[0] == 12  # ENOMEM: 1,025 MiB
+
+
 def test_many_who_connect_do_not_starve_others(daemon: Daemon) -> None:
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
     code = (

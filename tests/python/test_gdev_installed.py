@@ -33,11 +33,14 @@ def test_a_command_starts_the_daemon_and_ends_it(tmp_path):
     assert (added.returncode, added.stderr) == (0, "")
     assert run(socket, "vgpu", "list").stdout.splitlines()[1].split()[:3] == ["a", "2", "GiB"]
     again = run(socket, "vgpu", "add", "a", "--memory", "2GiB")
-    assert (again.returncode, again.stderr) == (1, "gdev: a: File exists\n")
+    assert (again.returncode, again.stderr) == (
+        1,
+        "gdev: a: there is a virtual GPU of this name already\n",
+    )
     assert run(socket, "stop").returncode == 0
     gone = run(socket, "vgpu", "list")
     assert gone.returncode == 1
-    assert gone.stderr.startswith(f"gdev: {socket}: ")
+    assert gone.stderr.startswith(f"gdev: {socket}: no daemon runs")
 
 
 def test_help_names_all_commands():

@@ -9,6 +9,7 @@
  *                         array3d WIDTH HEIGHT DEPTH, mipmapped WIDTH HEIGHT LEVELS (4 bytes each)
  *   create BYTES          a chunk; map KEY maps it, unmap KEY undoes that; retain KEY makes another
  *                         reference to the chunk that is mapped there
+ *   churn BYTES TIMES     allocates and frees; "ok N": so many allocations failed
  *   timer                 a signal interrupts the program every 20 ms from now on
  *   free KEY
  *   info, total           cuMemGetInfo: free and total; cuDeviceTotalMem
@@ -171,6 +172,22 @@ CUresult obey(const std::string& line, std::string& said) {
     things.push_back(made);
     said = std::to_string(things.size() - 1);
     return result;
+  }
+  if (kind == "churn") {
+    std::size_t bytes = 0;
+    int times = 0;
+    int failures = 0;
+    words >> bytes >> times;
+    for (int i = 0; i < times; ++i) {
+      CUdeviceptr address = 0;
+      if (cuMemAlloc(&address, bytes) != CUDA_SUCCESS) {
+        ++failures;
+      } else if (cuMemFree(address) != CUDA_SUCCESS) {
+        return CUDA_ERROR_UNKNOWN;
+      }
+    }
+    said = std::to_string(failures);
+    return CUDA_SUCCESS;
   }
   if (kind == "timer") {
     signal(SIGALRM, [](int) {});

@@ -1,4 +1,4 @@
-"""Uses CuPy, Numba and cuBLASLt (through PyTorch) on a GPU, and NCCL on two if there are two.
+"""Uses CuPy and cuBLASLt (through PyTorch) on a GPU, and NCCL on two if there are two.
 
 Prints a line of JSON: the sums, which must not depend on gdev.
 """
@@ -8,18 +8,9 @@ from __future__ import annotations
 import json
 
 import cupy
-import numpy
 import torch
 import torch.distributed
 import torch.multiprocessing
-from numba import cuda
-
-
-@cuda.jit
-def double(values):  # noqa: ANN001, ANN201 - compiled for the GPU
-    i = cuda.grid(1)
-    if i < values.size:
-        values[i] *= 2
 
 
 def all_reduce(rank: int, size: int, results: torch.multiprocessing.Queue) -> None:
@@ -35,9 +26,6 @@ def all_reduce(rank: int, size: int, results: torch.multiprocessing.Queue) -> No
 
 def main() -> None:
     said = {"cupy": float(cupy.arange(1 << 20, dtype=cupy.float64).sum())}
-    values = cuda.to_device(numpy.ones(1000, dtype=numpy.float32))
-    double[10, 128](values)
-    said["numba"] = float(values.copy_to_host().sum())
     torch.manual_seed(0)
     a = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16)
     said["cublaslt"] = float(torch.nn.functional.linear(a, a, a[0]).float().sum())
