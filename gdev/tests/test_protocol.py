@@ -127,6 +127,13 @@ def test_what_was_given_to_one_is_not_taken_back_for_another(daemon: Daemon) -> 
         assert ask(one, WANT, b"", 17 * MIB)[0] == 12  # ENOMEM: 1,025 MiB
 
 
+def test_both_sides_change_the_account_at_the_same_time(daemon: Daemon) -> None:
+    seed = int(os.environ.get("GDEV_TEST_SEED", random.randrange(1 << 32)))
+    print(f"GDEV_TEST_SEED={seed}")
+    process = daemon.gpu.run("account_race", str(seed), under_gdev=False)
+    assert process.returncode == 0, process.stdout
+
+
 def test_many_who_connect_do_not_starve_others(daemon: Daemon) -> None:
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
     code = (
