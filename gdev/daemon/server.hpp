@@ -17,8 +17,8 @@
 #include <memory>
 #include <string>
 
+#include "base/file_descriptor.hpp"
 #include "daemon/accounts.hpp"
-#include "daemon/file_descriptor.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {

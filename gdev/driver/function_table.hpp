@@ -26,10 +26,6 @@ enum class function_class : std::uint8_t {
 
 inline constexpr std::size_t function_classes = 8;
 
-inline constexpr std::array<std::string_view, function_classes> class_names{
-    "launch", "copy", "memory", "handle", "query", "context", "capture", "forward",
-};
-
 /** The number of each exported function: its place in the tables. */
 enum function_id : int {
 #define GDEV_FUNCTION(index, name, kind) id_##name = index,

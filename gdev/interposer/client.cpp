@@ -265,6 +265,7 @@ int connect_to_daemon() noexcept {
         munmap(page, client_page_bytes);
       }
       page = static_cast<client_page*>(made);
+      error = page->version == protocol_version ? 0 : EPROTO;
       known = {said.numbers[0], used_bytes};
     }
   }

@@ -171,7 +171,7 @@ CUresult device::export_handle(int* file, CUmemGenericAllocationHandle handle) {
 }
 
 CUresult device::import_handle(CUmemGenericAllocationHandle* handle, int file) {
-  chunk found = memory_.import(descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0)));
+  chunk found = memory_.import(file_descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0)));
   if (found.blocks.empty()) {
     return CUDA_ERROR_INVALID_VALUE;
   }

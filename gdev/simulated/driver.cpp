@@ -42,7 +42,7 @@ GDEV_EXPORT(cuDriverGetVersion, int* version) {
 }
 
 GDEV_EXPORT(cuGetExportTable, const void** table, const CUuuid* /*id*/) {
-  // Private to the vendor's runtime, which does not run on this driver (gdev/docs/testing.md).
+  // Private to the vendor's runtime, which does not run on this driver (gdev/docs/design.md).
   *table = nullptr;
   return CUDA_ERROR_NOT_FOUND;
 }

@@ -26,8 +26,8 @@ constexpr off_t allocation_lock = 0;
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-descriptor open_file(const char* path) {
-  descriptor file(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+file_descriptor open_file(const char* path) {
+  file_descriptor file(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (file.number() < 0) {
     fail(path);
   }
@@ -57,19 +57,6 @@ std::size_t blocks_in(std::size_t file_bytes) noexcept {
 }
 
 }  // namespace
-
-descriptor& descriptor::operator=(descriptor&& other) noexcept {
-  std::swap(number_, other.number_);
-  return *this;
-}
-
-descriptor::~descriptor() {
-  if (number_ >= 0) {
-    close(number_);
-  }
-}
-
-int descriptor::release() noexcept { return std::exchange(number_, -1); }
 
 gpu_memory::gpu_memory(const char* path, std::size_t bytes) {
   if (std::strlen(path) >= sizeof path_) {
@@ -120,7 +107,7 @@ std::size_t gpu_memory::free_bytes() const {
 
 chunk gpu_memory::allocate(std::size_t blocks) {
   chunk taken{open_file(path_), {}};
-  const descriptor turn = open_file(path_);
+  const file_descriptor turn = open_file(path_);
   struct flock lock = range(F_WRLCK, allocation_lock, 1);
   while (fcntl(turn.number(), F_OFD_SETLKW, &lock) != 0) {
     if (errno != EINTR) {
@@ -148,7 +135,7 @@ chunk gpu_memory::allocate(std::size_t blocks) {
     std::atomic_ref(next_[block])
         .store(i + 1 < blocks ? taken.blocks[i + 1] : last, std::memory_order_relaxed);
   }
-  // The position belongs to the open file description: who receives the descriptor learns from it
+  // The position belongs to the open file description: who receives a descriptor learns from it
   // where the chunk begins.
   if (lseek(taken.file.number(), taken.blocks.front(), SEEK_SET) < 0) {
     fail(path_);
@@ -156,7 +143,7 @@ chunk gpu_memory::allocate(std::size_t blocks) {
   return taken;
 }
 
-chunk gpu_memory::import(descriptor file) const {
+chunk gpu_memory::import(file_descriptor file) const {
   struct stat own{};
   struct stat other{};
   if (fstat(probe_.number(), &own) != 0 || fstat(file.number(), &other) != 0 ||

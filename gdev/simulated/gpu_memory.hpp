@@ -6,7 +6,8 @@
  * when a process is killed. So memory is freed as a GPU frees it, and nobody has to clean up. A
  * descriptor that another process received keeps a chunk alive, as an exported handle does.
  *
- * Layout of the file: a page of settings, the table `next`, and from `blocks_begin` on the blocks.
+ * Layout of the file: a page, whose first byte is the lock of allocations; the table `next`; and
+ * from `blocks_begin` on the blocks.
  */
 #pragma once
 
@@ -15,30 +16,16 @@
 #include <span>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
+
 namespace gdev::simulated {
 
 /** What physical memory is counted in; CUDA's granularity of chunks. */
 inline constexpr std::size_t block_bytes = std::size_t{2} << 20;
 
-/** A descriptor of the memory's file; closed with the object. */
-class descriptor {
- public:
-  descriptor() = default;
-  explicit descriptor(int number) noexcept : number_(number) {}
-  descriptor(descriptor&& other) noexcept : number_(other.release()) {}
-  descriptor& operator=(descriptor&& other) noexcept;
-  ~descriptor();
-
-  [[nodiscard]] int number() const noexcept { return number_; }
-  int release() noexcept;
-
- private:
-  int number_ = -1;
-};
-
 /** Physical memory: some blocks, anywhere in the file. Lives as long as its locks (above). */
 struct chunk {
-  descriptor file;
+  file_descriptor file;
   std::vector<std::uint32_t> blocks;
 };
 
@@ -65,9 +52,9 @@ class gpu_memory {
   [[nodiscard]] chunk allocate(std::size_t blocks);
 
   /** Returns the chunk of a descriptor from another process, or none if it is not of this GPU. */
-  [[nodiscard]] chunk import(descriptor file) const;
+  [[nodiscard]] chunk import(file_descriptor file) const;
 
-  /** Maps a chunk at a reserved address, without access; protect() gives it. Throws. */
+  /** Maps a chunk at a reserved address, without access; mprotect() gives it. Throws. */
   void map(const chunk& memory, std::byte* address) const;
 
  private:
@@ -76,7 +63,7 @@ class gpu_memory {
   }
 
   char path_[4096];
-  descriptor probe_;  // holds no locks: sees those of all others
+  file_descriptor probe_;  // holds no locks: sees those of all others
   std::size_t count_ = 0;
   std::size_t blocks_begin_ = 0;
   // For each block the next one of its chunk, or `last`. Only the holder of a block writes its own.

@@ -37,7 +37,7 @@ void add(void** parameters) {
 
 void sum(void** parameters) {
   const auto* const values = parameter<const std::uint32_t*>(parameters, 0);
-  *parameter<std::uint64_t*>(parameters, 2) =
+  *parameter<std::uint64_t*>(parameters, 2) +=
       std::accumulate(values, values + parameter<std::uint64_t>(parameters, 1), std::uint64_t{0});
 }
 

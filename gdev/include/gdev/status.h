@@ -1,7 +1,7 @@
 /**
  * What a program that runs under gdev can ask about itself. C, and C++.
  *
- * libgdev exports gdev_status(). A program finds it with dlsym(RTLD_DEFAULT, "gdev_status"): it is
+ * gdev's library exports gdev_status(). A program finds it with dlsym(RTLD_DEFAULT, "gdev_status"): it is
  * null if the program does not run under gdev.
  */
 #ifndef GDEV_STATUS_H
@@ -21,7 +21,7 @@ typedef struct gdev_status_t {
   const char* driver;
   /** Kernels and graphs that were launched, and launches that failed. */
   uint64_t launches;
-  /** Functions that were asked for with cuGetProcAddress(). */
+  /** Functions that cuGetProcAddress() found. */
   uint64_t lookups;
   /** Driver functions that were asked for and that gdev does not know; they were passed on. */
   uint64_t unknown_functions;
@@ -30,7 +30,7 @@ typedef struct gdev_status_t {
 } gdev_status_t;
 
 /**
- * Fills in the first status->size bytes. Any thread may call it; it never waits.
+ * Fills in the first status->size bytes. Any thread may call it. The first call may look for the driver's file.
  *
  * Returns 0, or -EINVAL if status is null or its size is not that of a known version.
  */
