@@ -162,6 +162,7 @@ GDEV_EXPORT(cuModuleGetFunction, CUfunction* found, CUmodule which, const char* 
 #undef cuMemsetD8Async
 #undef cuMemsetD32Async
 #undef cuMemAllocAsync
+#undef cuMemAllocFromPoolAsync
 #undef cuMemFreeAsync
 #undef cuLaunchKernel
 #undef cuLaunchKernelEx

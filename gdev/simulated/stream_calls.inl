@@ -79,6 +79,11 @@ GDEV_EXPORT(GDEV_PTSZ(cuMemAllocAsync), CUdeviceptr* address, std::size_t bytes,
   return the_device().allocate(address, bytes);
 }
 
+GDEV_EXPORT(GDEV_PTSZ(cuMemAllocFromPoolAsync), CUdeviceptr* address, std::size_t bytes,
+            CUmemoryPool, CUstream) {
+  return the_device().allocate(address, bytes);
+}
+
 GDEV_EXPORT(GDEV_PTSZ(cuMemFreeAsync), CUdeviceptr address, CUstream) {
   return the_device().free(address);
 }

@@ -36,6 +36,8 @@ KINDS = [
     ("alloc", 8 * MIB),
     ("managed", 8 * MIB),
     ("async", 8 * MIB),
+    ("pool", 8 * MIB),
+    ("thread", 8 * MIB),
     ("pitch", 512, 16384),
     ("array", 2048, 1024),
     ("array3d", 128, 128, 128),

@@ -6,6 +6,7 @@
  *
  *   init                  cuInit, and the primary context
  *   alloc BYTES           managed BYTES, pitch WIDTH HEIGHT, async BYTES, array WIDTH HEIGHT,
+ *                         pool BYTES, thread BYTES (async, of a per-thread default stream),
  *                         array3d WIDTH HEIGHT DEPTH, mipmapped WIDTH HEIGHT LEVELS (4 bytes each)
  *   create BYTES          a chunk; map KEY maps it, unmap KEY undoes that; retain KEY makes another
  *                         reference to the chunk that is mapped there
@@ -57,6 +58,16 @@ CUresult init() {
   return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
 }
 
+/** Returns the function for per-thread default streams. */
+template <typename Function>
+Function of_thread(const char* name) {
+  void* found = nullptr;
+  CUdriverProcAddressQueryResult status{};
+  cuGetProcAddress(name, &found, CUDA_VERSION, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+                   &status);
+  return reinterpret_cast<Function>(found);
+}
+
 CUmemAllocationProp on_device() {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -88,6 +99,10 @@ CUresult make(const std::string& kind, std::istream& words) {
     result = cuMemAllocManaged(&made.address, a, CU_MEM_ATTACH_GLOBAL);
   } else if (kind == "async") {
     result = cuMemAllocAsync(&made.address, a, nullptr);
+  } else if (kind == "pool") {
+    result = cuMemAllocFromPoolAsync(&made.address, a, nullptr, nullptr);
+  } else if (kind == "thread") {
+    result = of_thread<decltype(&cuMemAllocAsync)>("cuMemAllocAsync")(&made.address, a, nullptr);
   } else if (kind == "pitch") {
     std::size_t pitch = 0;
     result = cuMemAllocPitch(&made.address, &pitch, a, b, 4);
@@ -124,7 +139,11 @@ CUresult free_thing(thing& one) {
   if (one.kind == "create") {
     return cuMemRelease(one.chunk);
   }
-  return one.kind == "async" ? cuMemFreeAsync(one.address, nullptr) : cuMemFree(one.address);
+  if (one.kind == "thread") {
+    return of_thread<decltype(&cuMemFreeAsync)>("cuMemFreeAsync")(one.address, nullptr);
+  }
+  return one.kind == "async" || one.kind == "pool" ? cuMemFreeAsync(one.address, nullptr)
+                                                   : cuMemFree(one.address);
 }
 
 CUresult map(thing& one) {
