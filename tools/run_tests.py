@@ -26,6 +26,7 @@ from stages import BUILD, LOGS, PROCESSORS, ROOT, Counts, Job, Stage, StageError
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python3"
 JOBS = str(PROCESSORS)
 COMPILE_TIMEOUT_S = 3600
+SANITIZERS = ("tsan", "asan")
 
 
 # --- The stages ---
@@ -33,12 +34,12 @@ COMPILE_TIMEOUT_S = 3600
 
 def configure(job: Job, preset: str) -> None:
     # Equal for all stages: different options would compile everything again.
-    options = {
-        "release": [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"],
-        "tsan": [f"-DGPUFS_TEST_HALF={half_of_today(0)}"],
-        "asan": [f"-DGPUFS_TEST_HALF={half_of_today(1)}"],
-    }
-    job.run("cmake", "--preset", preset, *options.get(preset, []))
+    options = []
+    if preset == "release":
+        options = [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"]
+    elif preset in SANITIZERS:
+        options = [f"-DGPUFS_TEST_HALF={half_of_today(SANITIZERS.index(preset))}"]
+    job.run("cmake", "--preset", preset, *options)
 
 
 def compile_targets(job: Job, preset: str, *targets: str) -> None:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "protocol/messages.hpp"
+
 namespace gdev {
 
 namespace {
@@ -60,8 +62,7 @@ void accounts::take_back_all(const vgpu& which) {
     // First strict: else a client could free between the sum and the decision, and use it again.
     for (auto& [id, one] : clients_) {
       if (one.of == &which) {
-        one.granted = one.word->take_back(static_cast<std::uint32_t>(account_units_max),
-                                          one.granted, is_strict);
+        one.granted = one.word->take_back(account_units_max, one.granted, is_strict);
       }
     }
     if (granted_of(which) > which.limit) {
@@ -90,8 +91,7 @@ int accounts::join(client_id id, std::string_view name, std::uint64_t process, s
   if (which == nullptr) {
     return ENOENT;
   }
-  // ~0 is all_users (messages.hpp).
-  if (which->owner != ~std::uint64_t{0} && which->owner != user && user != 0) {
+  if (which->owner != all_users && which->owner != user && user != 0) {
     return EACCES;
   }
   // A client that comes back is believed as far as it could have got so much here.
@@ -105,8 +105,7 @@ int accounts::join(client_id id, std::string_view name, std::uint64_t process, s
 
 void accounts::stop() {
   for (auto& [id, one] : clients_) {
-    one.granted =
-        one.word->take_back(static_cast<std::uint32_t>(account_units_max), one.granted, true);
+    one.granted = one.word->take_back(account_units_max, one.granted, true);
   }
 }
 
@@ -137,10 +136,9 @@ int accounts::want(client_id id, std::uint64_t units) {
     if (granted + needed <= limit) {
       break;
     }
-    const std::uint64_t lacking = std::min(granted + needed - limit, account_units_max);
+    const std::uint64_t lacking = granted + needed - limit;
     granted -= other->granted;
-    other->granted =
-        other->word->take_back(static_cast<std::uint32_t>(lacking), other->granted, true);
+    other->granted = other->word->take_back(lacking, other->granted, true);
     granted += other->granted;
   }
   if (granted + needed > limit || needed > account_units_max) {

@@ -33,7 +33,7 @@ constexpr unsigned kind_bits = 2;
 
 constexpr std::size_t connections_max = 4096;
 // Of a user other than the daemon's and root.
-constexpr std::size_t connections_of_user_max = 512;
+constexpr std::ptrdiff_t connections_of_user_max = 512;
 // Connections that are accepted before others are served again.
 constexpr int accepted_at_once = 16;
 
@@ -207,10 +207,10 @@ void server::accept_some() {
     if (getsockopt(socket.number(), SOL_SOCKET, SO_PEERCRED, &made->peer, &size) != 0) {
       continue;
     }
-    const auto of_user =
-        std::count_if(connections_.begin(), connections_.end(),
-                      [&](const auto& one) { return one.second->peer.uid == made->peer.uid; });
-    if (!may_command(*made) && static_cast<std::size_t>(of_user) >= connections_of_user_max) {
+    if (!may_command(*made) &&
+        std::count_if(connections_.begin(), connections_.end(), [&](const auto& one) {
+          return one.second->peer.uid == made->peer.uid;
+        }) >= connections_of_user_max) {
       continue;
     }
     made->id = next_id_++;

@@ -20,7 +20,7 @@ CUresult get_proc_address(const char* symbol, void** function, int version,
 CUresult get_proc_address_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* status) noexcept;
 
-/** Returns how often these were called. */
+/** Returns how often these found a function. */
 [[nodiscard]] std::uint64_t lookups() noexcept;
 
 }  // namespace gdev

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
@@ -18,6 +19,12 @@ namespace {
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexcept {
   return bytes > ~std::uint64_t{0} - unit ? bytes : (bytes + unit - 1) / unit * unit;
+}
+
+/** Returns the product, or the largest number if it does not fit. */
+std::uint64_t times(std::uint64_t a, std::uint64_t b) noexcept {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
 }
 
 /** Returns what the driver takes for an allocation: it places small ones together. */
@@ -32,21 +39,29 @@ CUcontext current_context() noexcept {
   return found;
 }
 
-/** Calls the driver with `bytes` of the account; key() is the new address when it has succeeded. */
-template <typename Key, typename Call>
-CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
+/** Calls the driver with `bytes` of the account; record() gets them when it has succeeded. */
+template <typename Call, typename Record>
+CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
   if (!has_joined()) {
     return call();
   }
-  const auto held = std::make_shared<holding>();
+  auto held = std::make_shared<holding>();
   CUresult result = held->take(bytes);
   if (result == CUDA_SUCCESS) {
     result = call();
   }
   if (result == CUDA_SUCCESS) {
-    where.add(key(), {held, current_context()});
+    record(std::move(held));
   }
   return result;
+}
+
+/** The same, for what is freed with its context; key() is the new address then. */
+template <typename Key, typename Call>
+CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
+  return with_account(bytes, call, [&](std::shared_ptr<holding> held) {
+    where.add(key(), {std::move(held), current_context()});
+  });
 }
 
 /** Calls the driver to free what has this key. */
@@ -71,9 +86,7 @@ CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) noexcept {
 CUresult mem_alloc_pitch(CUdeviceptr* address, std::size_t* pitch, std::size_t width,
                          std::size_t height, unsigned element) noexcept {
   // The driver rounds the width up to a multiple of 512.
-  const std::uint64_t row = round_up(width, 512);
-  const std::uint64_t bytes =
-      height != 0 && row > ~std::uint64_t{0} / height ? ~std::uint64_t{0} : row * height;
+  const std::uint64_t bytes = times(round_up(width, 512), height);
   return allocate(
       allocations(), physical(bytes), [&] { return *address; },
       [&] {
@@ -126,15 +139,23 @@ std::uint64_t bytes_of_format(CUarray_format format) noexcept {
   }
 }
 
-std::uint64_t bytes_of_array(std::uint64_t width, std::uint64_t height, std::uint64_t depth,
-                             CUarray_format format, unsigned channels) noexcept {
-  const auto times = [](std::uint64_t a, std::uint64_t b) {
-    std::uint64_t product = 0;
-    return __builtin_mul_overflow(a, std::max<std::uint64_t>(b, 1), &product) ? ~std::uint64_t{0}
-                                                                              : product;
-  };
-  return physical(
-      times(times(times(times(width, height), depth), channels), bytes_of_format(format)));
+std::uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR* wanted) noexcept {
+  if (wanted == nullptr) {
+    return 0;
+  }
+  const std::uint64_t element = times(wanted->NumChannels, bytes_of_format(wanted->Format));
+  const std::uint64_t rows =
+      times(std::max<std::uint64_t>(wanted->Height, 1), std::max<std::uint64_t>(wanted->Depth, 1));
+  return physical(times(times(wanted->Width, rows), element));
+}
+
+std::uint64_t bytes_of(const CUDA_ARRAY_DESCRIPTOR* wanted) noexcept {
+  if (wanted == nullptr) {
+    return 0;
+  }
+  const CUDA_ARRAY3D_DESCRIPTOR flat{wanted->Width,  wanted->Height,      0,
+                                     wanted->Format, wanted->NumChannels, 0};
+  return bytes_of(&flat);
 }
 
 std::uint64_t key_of(const void* handle) noexcept {
@@ -142,31 +163,20 @@ std::uint64_t key_of(const void* handle) noexcept {
 }
 
 CUresult array_create(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* wanted) noexcept {
-  const std::uint64_t bytes =
-      wanted == nullptr
-          ? 0
-          : bytes_of_array(wanted->Width, wanted->Height, 1, wanted->Format, wanted->NumChannels);
   return allocate(
-      arrays(), bytes, [&] { return key_of(*array); },
+      arrays(), bytes_of(wanted), [&] { return key_of(*array); },
       [&] { return call_driver<CUresult>(id_cuArrayCreate_v2, array, wanted); });
 }
 
 CUresult array_3d_create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* wanted) noexcept {
-  const std::uint64_t bytes = wanted == nullptr
-                                  ? 0
-                                  : bytes_of_array(wanted->Width, wanted->Height, wanted->Depth,
-                                                   wanted->Format, wanted->NumChannels);
   return allocate(
-      arrays(), bytes, [&] { return key_of(*array); },
+      arrays(), bytes_of(wanted), [&] { return key_of(*array); },
       [&] { return call_driver<CUresult>(id_cuArray3DCreate_v2, array, wanted); });
 }
 
 CUresult mipmapped_array_create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* wanted,
                                 unsigned levels) noexcept {
-  const std::uint64_t first = wanted == nullptr
-                                  ? 0
-                                  : bytes_of_array(wanted->Width, wanted->Height, wanted->Depth,
-                                                   wanted->Format, wanted->NumChannels);
+  const std::uint64_t first = bytes_of(wanted);
   // Each level has half of the rows and columns of the one before it. All have at most twice the
   // bytes of the first: an array of one row takes so much.
   const std::uint64_t bytes = levels <= 1 || first > ~std::uint64_t{0} / 2 ? first : 2 * first;
@@ -193,19 +203,12 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
     return call_driver<CUresult>(id_cuMemCreate, handle, bytes, properties, flags);
   };
   // Chunks may lie in the host's memory too.
-  if (!has_joined() || properties == nullptr ||
-      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return create();
   }
-  const auto held = std::make_shared<holding>();
-  CUresult result = held->take(bytes);
-  if (result == CUDA_SUCCESS) {
-    result = create();
-  }
-  if (result == CUDA_SUCCESS) {
-    chunks().add(*handle, held);
-  }
-  return result;
+  return with_account(bytes, create, [&](std::shared_ptr<holding> held) {
+    chunks().add(*handle, std::move(held));
+  });
 }
 
 CUresult mem_release(CUmemGenericAllocationHandle handle) noexcept {

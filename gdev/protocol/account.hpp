@@ -82,12 +82,12 @@ class account_word {
    *
    * granted: what the daemon knows to have granted; the word may say anything.
    */
-  std::uint32_t take_back(std::uint32_t units, std::uint32_t granted, bool is_strict) noexcept {
+  std::uint32_t take_back(std::uint64_t units, std::uint32_t granted, bool is_strict) noexcept {
     std::uint32_t now = 0;
     static_cast<void>(change([&](account_state& state) {
       const std::uint32_t believed = std::min(state.granted, granted);
       const std::uint32_t used = std::min(state.used, believed);
-      now = believed - std::min(units, believed - used);
+      now = believed - static_cast<std::uint32_t>(std::min<std::uint64_t>(units, believed - used));
       state.granted = now;
       state.is_strict = is_strict;
       return true;

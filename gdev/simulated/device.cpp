@@ -93,6 +93,13 @@ void device::free_range(std::map<CUdeviceptr, range>::iterator which) {
   ranges_.erase(which);
 }
 
+CUmemGenericAllocationHandle device::add_handle(std::shared_ptr<chunk> memory) {
+  auto owner = std::make_unique<allocation_handle>(allocation_handle{std::move(memory)});
+  const auto handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
+  handles_.insert(owner.release());
+  return handle;
+}
+
 CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes) {
   if (handle == nullptr || bytes == 0 || bytes % block_bytes != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -101,11 +108,8 @@ CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes)
   if (made.blocks.empty()) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  auto owner = std::make_unique<allocation_handle>(
-      allocation_handle{std::make_shared<chunk>(std::move(made))});
   const std::lock_guard lock(mutex_);
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
-  handles_.insert(owner.release());
+  *handle = add_handle(std::make_shared<chunk>(std::move(made)));
   return CUDA_SUCCESS;
 }
 
@@ -142,9 +146,7 @@ CUresult device::retain(CUmemGenericAllocationHandle* handle, CUdeviceptr addres
   if (found == mapped_.end()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  auto owner = std::make_unique<allocation_handle>(allocation_handle{found->second});
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
-  handles_.insert(owner.release());
+  *handle = add_handle(found->second);
   return CUDA_SUCCESS;
 }
 
@@ -175,11 +177,8 @@ CUresult device::import_handle(CUmemGenericAllocationHandle* handle, int file) {
   if (found.blocks.empty()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  auto owner = std::make_unique<allocation_handle>(
-      allocation_handle{std::make_shared<chunk>(std::move(found))});
   const std::lock_guard lock(mutex_);
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
-  handles_.insert(owner.release());
+  *handle = add_handle(std::make_shared<chunk>(std::move(found)));
   return CUDA_SUCCESS;
 }
 

@@ -87,6 +87,8 @@ class device {
     bool is_allocation = false;
   };
 
+  /** Makes a handle of a chunk. `mutex_` is held. */
+  CUmemGenericAllocationHandle add_handle(std::shared_ptr<chunk> memory);
   stream& find(CUstream where, bool is_per_thread);
   void free_range(std::map<CUdeviceptr, range>::iterator which);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t page_bytes = 4096;
 constexpr std::uint32_t last = 0xFFFFFFFF;
-// Whoever holds this byte of the settings page may allocate: so of two processes that ask for the
+// Whoever holds this byte of the first page may allocate: so of two processes that ask for the
 // last block one gets it.
 constexpr off_t allocation_lock = 0;
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from .simulated_gpu import BUILD, ROOT, TIMEOUT_S, Gpu
 
 OUT_OF_MEMORY = "error 2"  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = "error 802"  # CUDA_ERROR_SYSTEM_NOT_READY
+
+
+def seed_of_test() -> int:
+    """Returns the seed of a random test, and prints it, which pytest shows where the test fails."""
+    seed = int(os.environ.get("GDEV_TEST_SEED", random.randrange(1 << 32)))
+    print(f"GDEV_TEST_SEED={seed}")
+    return seed
 
 
 class Program:
@@ -88,11 +97,14 @@ class Daemon:
             "GDEV_DRIVER": str(self.gpu.driver),
         }
 
-    def gdev(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def gdev(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a command of gdev. Its exit status may be any."""
         return subprocess.run(
             [sys.executable, "-m", "gdev", *arguments],
-            env=self.environment(),
+            env=self.environment() | dict(env or {}),
+            cwd=cwd,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

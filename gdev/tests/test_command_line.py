@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,40 +12,25 @@ from .gdev_daemon import Daemon
 from .simulated_gpu import TIMEOUT_S
 
 
-def run_under(
-    daemon: Daemon, *command: str, env: dict[str, str] | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Runs `gdev run` with these arguments."""
-    return subprocess.run(
-        [sys.executable, "-m", "gdev", "run", *command],
-        env=daemon.environment() | (env or {}),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
 def test_a_program_runs_as_without_gdev(daemon: Daemon) -> None:
-    process = run_under(daemon, "--", "/bin/sh", "-c", "cat; echo out; echo err >&2; exit 7")
+    process = daemon.gdev("run", "--", "/bin/sh", "-c", "cat; echo out; echo err >&2; exit 7")
     assert (process.returncode, process.stdout, process.stderr) == (7, "out\n", "err\n")
 
 
 def test_options_after_the_program_are_the_programs(daemon: Daemon) -> None:
-    process = run_under(daemon, "/bin/echo", "--vgpu", "x", "-n")
+    process = daemon.gdev("run", "/bin/echo", "--vgpu", "x", "-n")
     assert process.stdout == "--vgpu x -n\n"
 
 
 def test_it_runs_in_its_virtual_gpu(daemon: Daemon) -> None:
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
     program = str(daemon.gpu.kernels.with_name("linked"))
-    process = run_under(daemon, "--vgpu", "a", "--", program, str(daemon.gpu.kernels))
+    process = daemon.gdev("run", "--vgpu", "a", "--", program, str(daemon.gpu.kernels))
     assert '"gdev": true' in process.stdout and process.returncode == 0
 
 
 def test_without_a_name_there_is_no_limit(daemon: Daemon) -> None:
-    run_under(daemon, "--", "/bin/true")
+    daemon.gdev("run", "--", "/bin/true")
     assert daemon.must("vgpu", "list").splitlines()[1].split()[:2] == ["default", "none"]
 
 
@@ -61,7 +44,7 @@ def test_without_a_name_there_is_no_limit(daemon: Daemon) -> None:
     ],
 )
 def test_what_cannot_be_run(daemon: Daemon, arguments: list[str], status: int, said: str) -> None:
-    process = run_under(daemon, *arguments)
+    process = daemon.gdev("run", *arguments)
     assert (process.returncode, process.stdout) == (status, "")
     assert said in process.stderr
     assert status == 2 or process.stderr.count("\n") == 1
@@ -75,9 +58,9 @@ def test_a_program_never_runs_without_its_limit(daemon: Daemon, tmp_path: Path) 
     real.mkdir()
     (real / "libcuda.so.1").touch()
     for folder in (tmp_path / "nosuch", real):
-        process = run_under(daemon, "--", "/bin/echo", "ran", env={"GDEV_PROGRAMS": str(folder)})
+        process = daemon.gdev("run", "--", "/bin/echo", "ran", env={"GDEV_PROGRAMS": str(folder)})
         assert (process.returncode, process.stdout) == (125, ""), folder
-    process = run_under(daemon, "--", "/bin/echo", "ran", env={"GDEV_PROGRAMS": str(spaced)})
+    process = daemon.gdev("run", "--", "/bin/echo", "ran", env={"GDEV_PROGRAMS": str(spaced)})
     assert (process.returncode, process.stdout, process.stderr) == (0, "ran\n", "")
 
 
@@ -91,10 +74,16 @@ def test_relative_paths_are_those_of_the_command(daemon: Daemon) -> None:
         ),
     }
     program = f"cd / && {daemon.gpu.kernels.with_name('linked')} {daemon.gpu.kernels}"
-    process = run_under(
-        daemon, "--vgpu", "a", "--", "/bin/sh", "-c", program, env=names, cwd=daemon.socket.parent
+    process = daemon.gdev(
+        "run", "--vgpu", "a", "--", "/bin/sh", "-c", program, env=names, cwd=daemon.socket.parent
     )
     assert '"gdev": true' in process.stdout, process.stderr
+
+
+def test_a_driver_that_is_not_there_is_named(daemon: Daemon) -> None:
+    process = daemon.gdev("run", "--", "true", env={"GDEV_DRIVER": "/nosuch/libcuda.so.1"})
+    assert process.returncode == 125
+    assert process.stderr == "gdev: /nosuch/libcuda.so.1: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program
+from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program, seed_of_test
 
 MIB = 1 << 20
 BLOCK = 2 * MIB
@@ -342,8 +342,7 @@ def test_programs_that_allocate_at_the_same_time_all_get_what_there_is(daemon: D
 
 def test_random_operations_match_a_model(daemon: Daemon) -> None:
     """Three programs in two virtual GPUs allocate and free at random, and limits change."""
-    seed = int(os.environ.get("GDEV_TEST_SEED", random.randrange(1 << 32)))
-    print(f"GDEV_TEST_SEED={seed}")  # shown where the test fails
+    seed = seed_of_test()
     chance = random.Random(seed)
     limits = {"a": 16, "b": 12}
     for name, limit in limits.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .gdev_daemon import OUT_OF_MEMORY, Daemon
+from .gdev_daemon import OUT_OF_MEMORY, Daemon, seed_of_test
 from .simulated_gpu import BUILD, TIMEOUT_S
 
 LAYOUT = struct.Struct("=IIiI32s6Q")
@@ -43,9 +43,7 @@ def works(daemon: Daemon) -> None:
 
 
 def test_random_bytes_end_nothing_but_their_connection(daemon: Daemon) -> None:
-    seed = int(os.environ.get("GDEV_TEST_SEED", random.randrange(1 << 32)))
-    print(f"GDEV_TEST_SEED={seed}")
-    chance = random.Random(seed)
+    chance = random.Random(seed_of_test())
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
     kinds = [HELLO, WANT, MEMORY, ADD, SET, REMOVE, LIST, CLIENTS, 0, 99, 1 << 31]
     for _ in range(300):
@@ -128,9 +126,7 @@ def test_what_was_given_to_one_is_not_taken_back_for_another(daemon: Daemon) -> 
 
 
 def test_both_sides_change_the_account_at_the_same_time(daemon: Daemon) -> None:
-    seed = int(os.environ.get("GDEV_TEST_SEED", random.randrange(1 << 32)))
-    print(f"GDEV_TEST_SEED={seed}")
-    process = daemon.gpu.run("account_race", str(seed), under_gdev=False)
+    process = daemon.gpu.run("account_race", str(seed_of_test()), under_gdev=False)
     assert process.returncode == 0, process.stdout
 
 

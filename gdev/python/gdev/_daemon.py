@@ -21,6 +21,21 @@ ALL_USERS: Final = 2**64 - 1
 NAME_BYTES: Final = 32  # with the zero at its end
 ANSWER_TIMEOUT_S: Final = 5.0
 
+# What the daemon's errors mean to a user; of others the system's text is right.
+_MEANINGS: Final = {
+    errno.ENOENT: "there is no such virtual GPU",
+    errno.EEXIST: "there is a virtual GPU of this name already",
+    errno.EBUSY: "programs use it",
+    errno.EPERM: "only its daemon's user and root may do this",
+    errno.EINVAL: "a name has 1 to 31 letters, digits, '.', '_' or '-'",
+    errno.EPROTO: "the daemon is of another version: gdev stop",
+}
+_NO_DAEMON: Final = "no daemon runs (gdev run and gdev vgpu add start it)"
+
+
+def _refusal(error: int, about: str) -> OSError:
+    return OSError(error, _MEANINGS.get(error, os.strerror(error)), about)
+
 
 @dataclass(frozen=True)
 class Vgpu:
@@ -62,7 +77,9 @@ class Daemon:
             self._socket.close()
             # Without an errno: the path is too long for a socket.
             number = error.errno or errno.ENAMETOOLONG
-            raise OSError(number, os.strerror(number), self._path) from None
+            is_absent = number in (errno.ENOENT, errno.ECONNREFUSED)
+            text = _NO_DAEMON if is_absent else os.strerror(number)
+            raise OSError(number, text, self._path) from None
 
     def __enter__(self) -> Daemon:
         return self
@@ -75,7 +92,7 @@ class Daemon:
         values = [*numbers, *[0] * (6 - len(numbers))]
         encoded = name.encode()
         if len(encoded) >= NAME_BYTES:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+            raise _refusal(errno.EINVAL, name)
         try:
             self._socket.sendall(_LAYOUT.pack(_VERSION, kind, 0, 0, encoded, *values))
             answer = self._socket.recv(_LAYOUT.size)
@@ -85,7 +102,7 @@ class Daemon:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), self._path)
         _, _, error, _, said, *values = _LAYOUT.unpack(answer)
         if error:
-            raise OSError(error, os.strerror(error), name or self._path)
+            raise _refusal(error, name or self._path)
         return said.partition(b"\0")[0].decode(errors="replace"), values
 
     def vgpus(self) -> list[Vgpu]:

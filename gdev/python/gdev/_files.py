@@ -39,11 +39,15 @@ def daemon() -> Path:
 def driver() -> Path | None:
     """Returns the driver that a program would load here, or None.
 
-    Asks the loader, which knows more folders than the library does.
+    Asks the loader, which knows more folders than the library does. ``GDEV_DRIVER`` names another.
+    Raises OSError: that is not there.
     """
     chosen = os.environ.get("GDEV_DRIVER")
     if chosen:
-        return Path(chosen).resolve(strict=True)
+        path = Path(chosen).resolve()
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return path
     try:
         ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY)
     except OSError:

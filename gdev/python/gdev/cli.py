@@ -168,28 +168,10 @@ def limit_of(text: str) -> int:
     return limit
 
 
-# What an error of the daemon means to a user; of others the system's text is right.
-MEANINGS: Final = {
-    errno.ENOENT: "there is no such virtual GPU",
-    errno.EEXIST: "there is a virtual GPU of this name already",
-    errno.EBUSY: "programs use it",
-    errno.EPERM: "only its daemon's user and root may do this",
-    errno.EINVAL: "a name has 1 to 31 letters, digits, '.', '_' or '-'",
-    errno.EPROTO: "the daemon is of another version: gdev stop",
-}
-
-
 def complain(error: OSError) -> None:
     """Prints an error as one line."""
-    text = error.strerror or str(error)
-    if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and error.filename == str(
-        os.environ.get("GDEV_SOCKET") or _files.socket_path()
-    ):
-        text = "no daemon runs (gdev run and gdev vgpu add start it)"
-    elif error.errno is not None and text == os.strerror(error.errno):
-        text = MEANINGS.get(error.errno, text)
     about = f"{error.filename}: " if error.filename else ""
-    print(f"gdev: {about}{text}", file=sys.stderr)
+    print(f"gdev: {about}{error.strerror or error}", file=sys.stderr)
 
 
 def main() -> int:
