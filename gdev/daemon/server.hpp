@@ -19,6 +19,7 @@
 
 #include "base/file_descriptor.hpp"
 #include "daemon/accounts.hpp"
+#include "daemon/turns.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -47,15 +48,27 @@ class server {
   void accept_some();
   void receive(connection& from);
   void close(std::uint64_t id);
+  void watch_process(const connection& of) const;
+  /** Wakes the clients whose page has changed. */
+  void send_signals();
+  static std::uint64_t now() noexcept;  // nanoseconds
+
+  // answers.cpp
   [[nodiscard]] message answer(connection& from, const message& asked);
   [[nodiscard]] message join(connection& from, const message& asked);
+  [[nodiscard]] message answer_client(connection& from, const message& asked);
+  [[nodiscard]] message answer_query(const message& asked) const;
+  [[nodiscard]] message answer_command(const message& asked);
+  void put_memory(const connection& from, message& said) const;
   [[nodiscard]] bool may_command(const connection& from) const noexcept;
+  void note_clients(bool has_clients) const noexcept;
   void load();
   /** Stores the virtual GPUs. Returns 0 or an errno; the change holds until the daemon ends. */
   [[nodiscard]] int save() const;
 
   std::string path_;
   accounts accounts_;
+  turns turns_{accounts_};
   file_descriptor lock_;
   file_descriptor listener_;
   file_descriptor signals_;
