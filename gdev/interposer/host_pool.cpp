@@ -3,6 +3,10 @@
 #include <cuda.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "interposer/client.hpp"
@@ -13,6 +17,8 @@ namespace gdev {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
+/** Threads that make segments at the same time. */
+constexpr std::size_t threads_max = 8;
 
 /** Returns a new segment, or null. Its pages are there, and no forked child has them. */
 std::byte* make_segment() noexcept {
@@ -47,24 +53,58 @@ void pin(std::byte* segment) noexcept {
 
 }  // namespace
 
-bool host_pool::add_segment() {
-  std::size_t count = 0;
+std::size_t host_pool::add_segments(std::size_t count) {
+  std::size_t had = 0;
   {
     const std::lock_guard lock(mutex_);
-    count = segments_.size();
+    had = segments_.size();
   }
-  if (ask_for_host_memory((count + 1) * segment_bytes) != 0) {
-    return false;
+  if (ask_for_host_memory((had + count) * segment_bytes) != 0) {
+    return 0;
   }
-  std::byte* const segment = make_segment();
-  if (segment == nullptr) {
-    return false;
+  std::vector<std::byte*> made(count);
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      made[i] = make_segment();
+    }
+  };
+  std::vector<std::thread> helpers;
+  const std::size_t helpers_max = std::min<std::size_t>(threads_max, count) - 1;
+  try {
+    while (helpers.size() < helpers_max) {
+      helpers.emplace_back(work);
+    }
+  } catch (const std::system_error&) {
+    // No more threads: those that are there do it.
   }
-  pin(segment);
-  const std::lock_guard lock(mutex_);
-  segments_.push_back(segment);
-  free_.emplace(segment_bytes, segment);
-  return true;
+  work();
+  for (std::thread& one : helpers) {
+    one.join();
+  }
+  std::size_t added = 0;
+  for (std::byte* const segment : made) {
+    if (segment != nullptr) {
+      pin(segment);
+      const std::lock_guard lock(mutex_);
+      segments_.push_back(segment);
+      free_.emplace(segment_bytes, segment);
+      free_bytes_ += segment_bytes;
+      ++added;
+    }
+  }
+  return added;
+}
+
+void host_pool::prepare(std::size_t bytes) {
+  std::size_t free_bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    free_bytes = free_bytes_;
+  }
+  if (bytes > free_bytes) {
+    add_segments((bytes - free_bytes + segment_bytes - 1) / segment_bytes);
+  }
 }
 
 std::byte* host_pool::take(std::size_t bytes) {
@@ -82,13 +122,14 @@ std::byte* host_pool::take(std::size_t bytes) {
       if (const auto found = free_.lower_bound(bytes); found != free_.end()) {
         const auto [size, place] = *found;
         free_.erase(found);
+        free_bytes_ -= bytes;
         if (size > bytes) {
           free_.emplace(size - bytes, place + bytes);
         }
         return place;
       }
     }
-    if (!add_segment()) {
+    if (add_segments(1) == 0) {
       return nullptr;
     }
   }
@@ -97,6 +138,7 @@ std::byte* host_pool::take(std::size_t bytes) {
 void host_pool::give(std::byte* place, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   free_.emplace(bytes, place);
+  free_bytes_ += bytes;
 }
 
 void host_pool::forget_context() {

@@ -19,6 +19,11 @@ class host_pool {
   static constexpr std::size_t segment_bytes = std::size_t{64} << 20;
 
   /**
+   * Makes segments for `bytes` more than is free, by several threads: the kernel clears new pages
+   * at a few GB/s in each. The calling thread has a context. Fewer if there is no more memory.
+   */
+  void prepare(std::size_t bytes);
+  /**
    * Takes a place of `bytes`, a multiple of 4096 and at most segment_bytes.
    *
    * The calling thread has a context. Returns null if the daemon, or the system, gives no more.
@@ -29,12 +34,14 @@ class host_pool {
   void forget_context();
 
  private:
-  [[nodiscard]] bool add_segment();
+  /** Makes segments. Returns how many there are now of those. */
+  std::size_t add_segments(std::size_t count);
 
   std::mutex mutex_;  // guards all below; not held across calls of the driver
   std::vector<std::byte*> segments_;
   std::vector<std::byte*> unpinned_;             // of segments_
   std::multimap<std::size_t, std::byte*> free_;  // by size
+  std::size_t free_bytes_ = 0;
 };
 
 }  // namespace gdev

@@ -415,6 +415,14 @@ bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
 move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>& progress) {
   std::vector<moving> all = all_chunks();
   const bool was_written = writes() != writes_then_;
+  std::size_t needed = 0;
+  for (const auto& [part, address, of] : all) {
+    needed += part->handle != 0 && part->copy == nullptr ? part->bytes : 0;
+  }
+  if (needed != 0) {
+    const driver_scope scope(all.front().of->context);
+    pool_.prepare(needed);
+  }
   std::vector<chunk*> placed;
   std::vector<std::pair<chunk*, std::byte*>> clean;
   for (const auto& [part, address, of] : all) {

@@ -122,5 +122,6 @@ class Daemon:
         environment = self.environment() | {
             "GDEV_VGPU": vgpu,
             "LD_PRELOAD": str(self.gpu.interposer),
+            "KERNELS": str(self.gpu.kernels),
         }
         return Program([str(BUILD / "tests" / "memory")], environment)

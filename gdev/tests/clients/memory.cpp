@@ -16,6 +16,7 @@
  *   info, total           cuMemGetInfo: free and total; cuDeviceTotalMem
  *   reset                 cuDevicePrimaryCtxReset
  *   fill KEY VALUE BYTES  check KEY VALUE BYTES: "ok 1" if all 4-byte numbers are VALUE
+ *   sum KEY VALUE BYTES   as check, but kernels do it, and write all anew; KERNELS names the PTX
  *   fork                  the child initializes CUDA anew, and answers from now on
  */
 #include <cuda.h>
@@ -26,8 +27,11 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -162,6 +166,42 @@ CUresult unmap(thing& one) {
   return result == CUDA_SUCCESS ? cuMemAddressFree(one.mapped, one.bytes) : result;
 }
 
+/** Tells whether all numbers are `value`: a kernel adds them up. Then they are written anew. */
+CUresult sum(CUdeviceptr address, std::uint32_t value, std::uint64_t count, bool& is_right) {
+  static CUfunction add_up = nullptr;
+  static CUfunction fill = nullptr;
+  static CUdeviceptr result = 0;
+  CUresult error = CUDA_SUCCESS;
+  if (add_up == nullptr) {
+    const char* const name = std::getenv("KERNELS");
+    std::ifstream file(name == nullptr ? "" : name);
+    const std::string ptx{std::istreambuf_iterator<char>(file), {}};
+    CUmodule module = nullptr;
+    for (const auto& call :
+         {std::function([&] { return cuModuleLoadData(&module, ptx.c_str()); }),
+          std::function([&] { return cuModuleGetFunction(&fill, module, "gdev_fill"); }),
+          std::function([&] { return cuMemAlloc(&result, sizeof(std::uint64_t)); }),
+          std::function([&] { return cuModuleGetFunction(&add_up, module, "gdev_sum"); })}) {
+      error = error == CUDA_SUCCESS ? call() : error;
+    }
+  }
+  std::uint64_t total = 0;
+  void* of_sum[] = {&address, &count, &result};
+  void* of_fill[] = {&address, &count, &value};
+  for (const auto& call :
+       {std::function([&] { return cuMemsetD32(result, 0, 2); }), std::function([&] {
+          return cuLaunchKernel(add_up, 1024, 1, 1, 256, 1, 1, 0, nullptr, of_sum, nullptr);
+        }),
+        std::function([&] { return cuMemcpyDtoH(&total, result, sizeof total); }),
+        std::function([&] {
+          return cuLaunchKernel(fill, 1024, 1, 1, 256, 1, 1, 0, nullptr, of_fill, nullptr);
+        })}) {
+    error = error == CUDA_SUCCESS ? call() : error;
+  }
+  is_right = total == count * value;
+  return error;
+}
+
 /** Does what a line says. Stores what to print after "ok". */
 CUresult obey(const std::string& line, std::string& said) {
   std::istringstream words(line);
@@ -243,6 +283,16 @@ CUresult obey(const std::string& line, std::string& said) {
     said = std::all_of(copied.begin(), copied.end(), [&](unsigned one) { return one == value; })
                ? "1"
                : "0";
+    return result;
+  }
+  if (kind == "sum") {
+    const CUdeviceptr address = named().address;
+    unsigned value = 0;
+    std::size_t bytes = 0;
+    bool is_right = false;
+    words >> value >> bytes;
+    const CUresult result = sum(address, value, bytes / sizeof value, is_right);
+    said = is_right ? "1" : "0";
     return result;
   }
   const CUresult result = make(kind, words);

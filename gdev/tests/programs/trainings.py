@@ -1,0 +1,79 @@
+"""Runs trainings that do not fit the GPU together: trainings.py COUNT RATIO [ARGUMENT...]
+
+COUNT programs `torch_training.py ARGUMENT...`, each with a seed of its own, first one after the
+other without gdev, then together under gdev, where programs may have so much of the GPU that all
+together use RATIO (1.3) times of it. Prints a line of JSON: whether all losses are bit-equal, and
+the ratio of the times. Exit status: 0, or 1 if a loss differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gdev import _daemon, _files, cli
+
+PROGRAM = Path(__file__).with_name("torch_training.py")
+# Until all programs have their models.
+HEAD_START_S = 60.0
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    text, _ = process.communicate()
+    if process.returncode != 0:
+        sys.exit(f"a training failed: {process.returncode}\n{text}")
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return found
+
+
+def start(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, PROGRAM, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def main() -> int:
+    count, ratio, rest = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    seeds = [["--seed", str(i)] for i in range(count)]
+    alone = [result_of(start([*rest, *seed], dict(os.environ))) for seed in seeds]
+    environment = cli.environment_of("default")
+    with _daemon.Daemon(_files.socket_path()) as daemon:
+        memory = int(sum(one["reserved_mib"] for one in alone) / ratio) << 20
+        daemon.ask(_daemon.SETTINGS, "", memory, _daemon.UNCHANGED, _daemon.UNCHANGED)
+    at = ["--start", str(time.time() + HEAD_START_S)]
+    running = [start([*rest, *seed, *at], environment) for seed in seeds]
+    clients: list[_daemon.Client] = []
+    while any(one.poll() is None for one in running):
+        time.sleep(0.2)
+        with _daemon.Daemon(_files.socket_path()) as daemon:
+            clients = daemon.clients() or clients
+    together = [result_of(one) for one in running]
+    lasted = [one["end"] - one["begin"] for one in alone]
+    makespan = max(one["end"] for one in together) - min(one["begin"] for one in together)
+    are_equal = all(a["losses"] == b["losses"] for a, b in zip(alone, together, strict=True))
+    said = {
+        "programs": count,
+        "gpu_mib": memory >> 20,
+        "reserved_mib": [one["reserved_mib"] for one in alone],
+        "alone_s": [round(one, 2) for one in lasted],
+        "makespan_s": round(makespan, 2),
+        "ratio": round(makespan / sum(lasted), 3),
+        "bit_equal": are_equal,
+        "turns": [one.turns for one in clients],
+        "gb_out": [round(one.bytes_out / 1e9, 1) for one in clients],
+        "moving_s": [round(one.moving_ns / 1e9, 2) for one in clients],
+    }
+    print(json.dumps(said), flush=True)
+    return 0 if are_equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
