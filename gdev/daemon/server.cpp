@@ -14,11 +14,12 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <fstream>
 #include <new>
 #include <sstream>
 #include <system_error>
+
+#include "protocol/envelope.hpp"
 
 namespace gdev {
 
@@ -226,12 +227,21 @@ void server::accept_some() {
 
 void server::close(std::uint64_t id) {
   accounts_.leave(id);
+  keys_.leave(id);
   connections_.erase(id);  // closes what epoll watched
 }
 
 void server::receive(connection& from) {
   message asked;
-  const ssize_t size = recv(from.socket.number(), &asked, sizeof asked, MSG_DONTWAIT | MSG_TRUNC);
+  const auto size_of = [&](int flags) {
+    return recv(from.socket.number(), &asked, sizeof asked, flags | MSG_DONTWAIT | MSG_TRUNC);
+  };
+  // A message is looked at first: the kernel drops descriptors that are not expected.
+  const bool has_room = size_of(MSG_PEEK) == sizeof asked && keys_.takes_descriptor(asked);
+  envelope letter(asked, has_room);
+  const ssize_t size = has_room ? recvmsg(from.socket.number(), letter.header(),
+                                          MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC)
+                                : size_of(0);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
   }
@@ -239,35 +249,36 @@ void server::receive(connection& from) {
     close(from.id);  // the end, or something else than a message
     return;
   }
+  file_descriptor given = letter.take();
   message said;
-  if (asked.version == protocol_version) {
-    said = answer(from, asked);
-  } else {
+  int file = -1;  // to be sent
+  if (asked.version != protocol_version) {
     said.kind = asked.kind;
     said.error = EPROTO;  // the answer has the daemon's version
+  } else if (is_of_keys(asked.kind)) {
+    said = keys_.answer(caller(from), asked, std::move(given), file);
+  } else {
+    said = answer(from, asked);
+    file = said.kind == message_kind::hello && said.error == 0 ? from.page->file() : -1;
   }
-  iovec data{const_cast<message*>(&said), sizeof said};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  if (said.kind == message_kind::hello && said.error == 0) {
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int file = from.page->file();
-    std::memcpy(CMSG_DATA(rights), &file, sizeof file);
+  envelope reply(said, file >= 0);
+  if (file >= 0) {
+    reply.put(file);
   }
-  if (sendmsg(from.socket.number(), &header, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof said) {
+  if (sendmsg(from.socket.number(), reply.header(), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof said) {
     close(from.id);
   }
 }
 
 bool server::may_command(const connection& from) const noexcept {
   return from.peer.uid == 0 || from.peer.uid == geteuid();
+}
+
+key_caller server::caller(const connection& from) const noexcept {
+  return {
+      from.id,
+      from.has_joined,
+      {from.peer.uid, from.peer.gid, static_cast<std::uint64_t>(from.peer.pid), may_command(from)}};
 }
 
 message server::join(connection& from, const message& asked) {

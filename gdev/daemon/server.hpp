@@ -19,6 +19,7 @@
 
 #include "base/file_descriptor.hpp"
 #include "daemon/accounts.hpp"
+#include "daemon/key_answers.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -48,6 +49,7 @@ class server {
   void receive(connection& from);
   void close(std::uint64_t id);
   [[nodiscard]] message answer(connection& from, const message& asked);
+  [[nodiscard]] key_caller caller(const connection& from) const noexcept;
   [[nodiscard]] message join(connection& from, const message& asked);
   [[nodiscard]] bool may_command(const connection& from) const noexcept;
   void load();
@@ -56,6 +58,7 @@ class server {
 
   std::string path_;
   accounts accounts_;
+  key_answers keys_{accounts_};
   file_descriptor lock_;
   file_descriptor listener_;
   file_descriptor signals_;

@@ -21,7 +21,9 @@
 #include <string_view>
 
 #include "interposer/ledger.hpp"
+#include "interposer/shared_memory.hpp"
 #include "protocol/account.hpp"
+#include "protocol/envelope.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -110,6 +112,7 @@ void in_child() noexcept {
   new (&asking) std::mutex;
   new (&state) std::mutex;
   forget_ledgers();
+  forget_attachments();
   disconnect();
   if (page != nullptr) {
     munmap(page, client_page_bytes);
@@ -143,10 +146,14 @@ int wait_for(int file, short what, steady_clock::time_point deadline) noexcept {
   }
 }
 
-/** Sends a message. Returns an errno. */
-int send_message(int file, const message& said, steady_clock::time_point deadline) noexcept {
+/** Sends a message, and a descriptor if `sent` is one. Returns an errno. */
+int send_message(int file, message& said, int sent, steady_clock::time_point deadline) noexcept {
+  envelope letter(said, sent >= 0);
+  if (sent >= 0) {
+    letter.put(sent);
+  }
   for (;;) {
-    if (send(file, &said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof said) {
+    if (sendmsg(file, letter.header(), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof said) {
       return 0;
     }
     if (errno != EAGAIN && errno != EINTR) {
@@ -159,42 +166,33 @@ int send_message(int file, const message& said, steady_clock::time_point deadlin
 }
 
 /** Receives a message, and stores a descriptor that comes with it. Returns an errno. */
-int receive_message(int file, message& said, int* received,
+int receive_message(int file, message& said, file_descriptor& received,
                     steady_clock::time_point deadline) noexcept {
   for (;;) {
-    iovec data{&said, sizeof said};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    const ssize_t size = recvmsg(file, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    envelope letter(said, true);
+    const ssize_t size = recvmsg(file, letter.header(), MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
       if (const int error = wait_for(file, POLLIN, deadline); error != 0) {
         return error;
       }
       continue;
     }
-    if (size != sizeof said) {
-      return size < 0 ? errno : ECONNRESET;
+    if (size < 0) {
+      return errno;
     }
-    const cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-    if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
-      std::memcpy(received, CMSG_DATA(rights), sizeof *received);
-    }
-    return 0;
+    received = letter.take();
+    return size == sizeof said ? 0 : ECONNRESET;
   }
 }
 
-/** Sends a message, and receives the answer, and a descriptor if one comes. Returns an errno. */
-int exchange(message& said, int& received) noexcept {
+/** Sends a message, and receives the answer, each with a descriptor if there is one. */
+int exchange(message& said, int sent, file_descriptor& received) noexcept {
   const steady_clock::time_point deadline = steady_clock::now() + answer_timeout;
   if (!daemon_socket.is_there()) {
     return ENOTCONN;
   }
-  const int error = send_message(daemon_socket.number, said, deadline);
-  return error != 0 ? error : receive_message(daemon_socket.number, said, &received, deadline);
+  const int error = send_message(daemon_socket.number, said, sent, deadline);
+  return error != 0 ? error : receive_message(daemon_socket.number, said, received, deadline);
 }
 
 /** Opens the connection. Returns an errno. */
@@ -247,17 +245,17 @@ int connect_to_daemon() noexcept {
   if (!set_name(said, vgpu_name())) {
     return EINVAL;
   }
-  int file = -1;
+  file_descriptor file;
   int error = open_connection();
   if (error == 0) {
-    error = exchange(said, file);
+    error = exchange(said, -1, file);
   }
   if (error == 0) {
-    error = said.error != 0 ? said.error : file < 0 ? EPROTO : 0;
+    error = said.error != 0 ? said.error : !file ? EPROTO : 0;
   }
   if (error == 0) {
     void* const made =
-        mmap(nullptr, client_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        mmap(nullptr, client_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
     if (made == MAP_FAILED) {
       error = errno;
     } else {
@@ -269,13 +267,15 @@ int connect_to_daemon() noexcept {
       known = {said.numbers[0], used_bytes};
     }
   }
-  if (file >= 0) {
-    close(file);
-  }
   if (error != 0) {
     disconnect();
+    return error;
   }
-  return error;
+  attach_again([](message& asked) noexcept {
+    file_descriptor none;
+    return exchange(asked, -1, none);
+  });
+  return 0;
 }
 
 /** Notes how an exchange ended: a daemon that does not answer in time is left alone for a while. */
@@ -289,25 +289,31 @@ int note(int error) noexcept {
   return error;
 }
 
-/** Asks the daemon; connects again, once, if it is gone. Returns an errno. `asking` is held. */
-int ask(message& said) noexcept {
+/**
+ * Asks the daemon; connects again, once, if it is gone. `asking` is held.
+ *
+ * sent: a descriptor that goes with the message, or -1. Returns an errno.
+ */
+int ask(message& said, int sent, file_descriptor& received) noexcept {
   if (steady_clock::now() < next_try) {
     return ENOTCONN;
   }
   const message asked = said;
-  int unexpected = -1;
-  int error = exchange(said, unexpected);
+  int error = exchange(said, sent, received);
   if (error != 0 && error != ETIMEDOUT) {
     error = connect_to_daemon();
     if (error == 0) {
       said = asked;
-      error = exchange(said, unexpected);
+      error = exchange(said, sent, received);
     }
   }
-  if (unexpected >= 0) {
-    close(unexpected);
-  }
   return note(error);
+}
+
+/** The same, without descriptors. */
+int ask(message& said) noexcept {
+  file_descriptor none;
+  return ask(said, -1, none);
 }
 
 /** Tells whether the daemon has closed the connection. Waits for nothing. */
@@ -416,6 +422,28 @@ void free_memory(std::uint64_t bytes) noexcept {
   const std::uint64_t before = units_of(used_bytes);
   used_bytes -= bytes;
   page->account.free(before - units_of(used_bytes));
+}
+
+int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept {
+  if (*variable("GDEV_SOCKET") == '\0') {
+    return ENOSYS;
+  }
+  if (!has_joined()) {
+    return ENODEV;
+  }
+  const uncancelled whole;
+  const std::lock_guard lock(asking);
+  const bool is_made = said.kind == message_kind::key_make;
+  const std::uint64_t bytes = said.numbers[3];
+  if (ask(said, sent, received) != 0) {
+    return ENOTCONN;
+  }
+  if (is_made && said.error == 0 && said.numbers[1] == 1) {
+    // The daemon has taken them out of the page.
+    const std::lock_guard state_lock(state);
+    used_bytes -= std::min(bytes, used_bytes);
+  }
+  return said.error;
 }
 
 bool ask_memory(memory_facts& facts) noexcept {

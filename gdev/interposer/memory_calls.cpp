@@ -12,6 +12,7 @@
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/shared_memory.hpp"
 
 namespace gdev {
 
@@ -254,6 +255,7 @@ CUresult end_context(CUcontext context, Call&& call) {
   if (context == nullptr) {
     return call();
   }
+  detach_all(context);
   auto freed = allocations().take_all(context);
   auto freed_arrays = arrays().take_all(context);
   const CUresult result = call();

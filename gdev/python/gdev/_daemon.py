@@ -17,7 +17,9 @@ from gdev import _files
 _LAYOUT: Final = struct.Struct("=IIiI32s6Q")
 _VERSION: Final = 1
 ADD, SET, REMOVE, LIST, CLIENTS, STOP = range(16, 22)
+KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 ALL_USERS: Final = 2**64 - 1
+_REMOVED: Final = 0o1000  # in a segment's mode
 NAME_BYTES: Final = 32  # with the zero at its end
 ANSWER_TIMEOUT_S: Final = 5.0
 
@@ -25,7 +27,8 @@ ANSWER_TIMEOUT_S: Final = 5.0
 _MEANINGS: Final = {
     errno.ENOENT: "there is no such virtual GPU",
     errno.EEXIST: "there is a virtual GPU of this name already",
-    errno.EBUSY: "programs use it",
+    errno.EBUSY: "programs use it, or it holds shared memory (gdev shm)",
+    errno.EIDRM: "it has been removed",
     errno.EPERM: "only its daemon's user and root may do this",
     errno.EINVAL: "a name has 1 to 31 letters, digits, '.', '_' or '-'",
     errno.EPROTO: "the daemon is of another version: gdev stop",
@@ -61,6 +64,21 @@ class Client:
     used: int
     granted: int
     refusals: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Device memory shared by a key."""
+
+    id: int
+    key: int
+    """0: it has none."""
+    bytes: int
+    owner: int
+    mode: int
+    attachments: int
+    is_removed: bool
+    vgpu: str
 
 
 class Daemon:
@@ -112,6 +130,30 @@ class Daemon:
     def clients(self) -> list[Client]:
         """Returns the programs, the oldest first."""
         return [Client(name, *numbers[:5]) for name, numbers in self._all(CLIENTS)]
+
+    def segments(self) -> list[Segment]:
+        """Returns the segments that the user may read, the oldest first; all to the daemon's."""
+        found = []
+        for _, (number, *_) in self._all(KEY_LIST):
+            try:
+                name, (key, size, owner, _, mode, _) = self.ask(KEY_STATUS, "", number)
+            except OSError as error:
+                if error.errno != errno.EIDRM:  # it is gone meanwhile
+                    raise
+                continue
+            found.append(
+                Segment(
+                    id=number,
+                    key=key - (key >> 63 << 64),
+                    bytes=size,
+                    owner=owner & 0xFFFFFFFF,
+                    mode=mode & 0o777,
+                    attachments=mode >> 32,
+                    is_removed=bool(mode & _REMOVED),
+                    vgpu=name,
+                )
+            )
+        return found
 
     def _all(self, kind: int) -> list[tuple[str, list[int]]]:
         found: list[tuple[str, list[int]]] = []
