@@ -104,7 +104,7 @@ int key_answers::make(const key_caller& from, const message& asked, file_descrip
       units > account_units_max) {
     error = EINVAL;
   } else if (!made.chunk) {
-    error = EBADF;
+    error = ENOSPC;  // none was sent, or there is no room for one
   } else {
     made.mode = static_cast<unsigned>(flags) & 0777;
     made.user = from.who.user;
@@ -131,8 +131,7 @@ int key_answers::attach(const key_caller& from, const message& asked, message& s
     return EINVAL;
   }
   const segment* found = nullptr;
-  const int error =
-      keys_.attach(from.id, asked.numbers[0], (rights & key_rights::write) != 0, from.who, &found);
+  const int error = keys_.attach(from.id, asked.numbers[0], rights, from.who, &found);
   if (error == 0) {
     put(said, {found->bytes, found->physical});
     sent = (rights & key_rights::again) == 0 ? found->chunk.number() : -1;

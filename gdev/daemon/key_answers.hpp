@@ -1,8 +1,6 @@
 /** The daemon's answers about memory shared by keys: checks messages, and charges segments. */
 #pragma once
 
-#include <memory>
-
 #include "base/file_descriptor.hpp"
 #include "daemon/accounts.hpp"
 #include "daemon/closer.hpp"

@@ -7,6 +7,8 @@
 #include <climits>
 #include <utility>
 
+#include "protocol/messages.hpp"
+
 namespace gdev {
 
 namespace {
@@ -86,15 +88,16 @@ int keys::add(segment& made, segment_id& added) {
 
 segment keys::take(segment_id id) { return std::move(segments_.extract(id).mapped()); }
 
-int keys::attach(client_id client, segment_id id, bool is_to_write, const key_user& who,
+int keys::attach(client_id client, segment_id id, std::uint64_t rights, const key_user& who,
                  const segment** found) {
   segments::iterator one;
   if (const int error = look_up(id, one); error != 0) {
     return error;
   }
-  if (one->second.is_removed) {
+  if (one->second.is_removed && (rights & key_rights::again) == 0) {
     return EIDRM;
   }
+  const bool is_to_write = (rights & key_rights::write) != 0;
   if (!allows(one->second, who, is_to_write ? may_read | may_write : may_read)) {
     return EACCES;
   }

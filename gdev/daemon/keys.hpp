@@ -71,8 +71,11 @@ class keys {
   /** Takes out a segment that was added just now. */
   segment take(segment_id id);
 
-  /** Attaches a client. EACCES: its mode. The pointer lasts until the next change. */
-  int attach(client_id client, segment_id id, bool may_write, const key_user& who,
+  /**
+   * Attaches a client. rights: key_rights; with `again` it may be removed, if it is still there.
+   * EACCES: its mode. The pointer lasts until the next change.
+   */
+  int attach(client_id client, segment_id id, std::uint64_t rights, const key_user& who,
              const segment** found);
   /** Undoes one attachment of the client. EINVAL: it has none. */
   int detach(client_id client, segment_id id, const key_user& who);

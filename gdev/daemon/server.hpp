@@ -2,11 +2,12 @@
  * The daemon's sockets: accepts clients and commands, and answers their messages.
  *
  * One thread, which never waits for a client: an answer that a client's socket has no room for ends
- * its connection. A client is gone when its process is (a pidfd says so, also if a child of it
- * still holds the socket), or when its connection is closed.
+ * its connection. Another thread closes the files that clients gave. A client is gone when its
+ * process is (a pidfd says so, also if a child of it still holds the socket), or when its
+ * connection is closed.
  *
  * Rights: root and the daemon's own user may do everything. Others may join the virtual GPUs that
- * are theirs or everybody's, and list.
+ * are theirs or everybody's, list, and share memory by keys as its mode says (keys.hpp).
  */
 #pragma once
 

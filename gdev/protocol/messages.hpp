@@ -38,7 +38,7 @@ inline constexpr std::uint32_t protocol_version = 1;
  *   key_get     key, bytes, flags. Answer: id. ENOENT: none has the key, also with IPC_CREAT
  *   key_make    key, bytes, flags, bytes of the chunk, and its descriptor. Answer: id; 1 if the
  *               daemon keeps the chunk and has taken its bytes out of the client's account; 0:
- *               another was sooner. EBADF: no descriptor
+ *               another was sooner. ENOSPC: also if no descriptor came
  *   key_attach  id, rights (key_rights). Answer: bytes, bytes of the chunk, and its descriptor
  *   key_detach  id
  * From everybody:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import signal
+import subprocess
 import time
+
+import pytest
 
 from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program
 from .segments import (
@@ -22,7 +27,7 @@ from .segments import (
     wait_for_descriptors,
     wait_until_free,
 )
-from .simulated_gpu import BUILD
+from .simulated_gpu import BUILD, ROOT, TIMEOUT_S
 from .test_limits import used, wait_until_used
 
 DEST = 0o1000  # in a mode: removed
@@ -138,6 +143,30 @@ def test_without_gdev_or_cuda_the_calls_say_so(shared: Daemon) -> None:
         assert one.says("get", 7, BLOCK, MAKE) == error(errno.ENOSYS)
 
 
+@pytest.mark.parametrize(("language", "standard"), [("c", "c99"), ("c++", "c++11")])
+def test_the_header_is_of_both_languages(language: str, standard: str) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no compiler")
+    cache = (BUILD.parent / "CMakeCache.txt").read_text()
+    (cuda,) = re.findall(r"^GDEV_CUDA_INCLUDE_DIR:PATH=(.*)$", cache, re.MULTILINE)
+    code = (
+        '#include "gdev/shared_memory.h"\n'
+        "int main(void) { return gshmget(1, 2, IPC_CREAT) < 0 && gshmdt(0) == -ENOSYS; }\n"
+    )
+    options = [f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
+    include = [f"-I{ROOT / 'gdev' / 'include'}", "-isystem", cuda]
+    done = subprocess.run(
+        [compiler, "-x", language, *options, *include, "-"],
+        input=code,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- Ends ---
 
 
@@ -213,15 +242,19 @@ def test_when_the_daemon_is_gone_what_is_attached_stays(shared: Daemon) -> None:
         one.does("dt", address)
         (number,) = one.does("get", 7, BLOCK, MAKE)
         assert one.does("stat", number)[2] == 0
+        assert used(shared) == "2 MiB"
     assert used(shared) == "2 MiB"
 
 
 def test_a_client_that_was_cut_off_is_attached_again(shared: Daemon) -> None:
     """A daemon that hung for seconds has lost the connection, and the segment is still there."""
-    with program(shared) as one:
+    with program(shared) as one, program(shared) as other:
         (number,) = one.does("get", 7, BLOCK, MAKE)
-        for _ in range(2):
-            one.does("at", number, 0)
+        (removed,) = one.does("get", 8, BLOCK, MAKE)
+        for which in (number, number, removed):
+            one.does("at", which, 0)
+        other.does("at", removed, 0)
+        other.does("rm", removed)
         assert shared.process is not None
         shared.process.send_signal(signal.SIGSTOP)
         assert one.says("stat", number) == error(errno.ENOTCONN)
@@ -231,6 +264,7 @@ def test_a_client_that_was_cut_off_is_attached_again(shared: Daemon) -> None:
             assert time.monotonic() < end
             time.sleep(0.1)
         assert one.does("stat", number)[2] == 2
+        assert one.does("stat", removed)[2] == 2
 
 
 # --- Limits ---

@@ -20,7 +20,7 @@ from .segments import (
     wait_until_free,
     wait_until_gone,
 )
-from .test_limits import wait_until_used
+from .test_limits import used, wait_until_used
 from .test_protocol import ask, connect
 from .test_shared_memory_protocol import REMOVE, STATUS
 
@@ -187,3 +187,22 @@ def test_programs_that_are_killed_at_any_moment_leave_nothing(shared: Daemon) ->
     wait_until_used(shared, "0 B")
     wait_until_free(shared)
     wait_for_descriptors(shared, before)
+
+
+def test_programs_that_make_the_same_segment_at_once_use_nothing_more(shared: Daemon) -> None:
+    programs = [program(shared) for _ in range(3)]
+    try:
+        for one in programs:
+            assert one.process.stdin is not None
+            one.process.stdin.write("churn 7 200\n")
+            one.process.stdin.flush()
+        for one in programs:
+            assert one.process.stdout is not None
+            assert one.process.stdout.readline().strip() == "ok"
+        assert used(shared) == "0 B"
+        programs[0].does("alloc", 16 * MIB)
+        wait_until_free(shared, 48 * MIB)
+    finally:
+        for one in programs:
+            one.process.kill()
+            one.process.communicate()

@@ -55,7 +55,7 @@ def test_nobody_makes_a_segment_of_more_than_is_in_use(shared: Daemon) -> None:
         assert give(one, [read], 7, BLOCK + 1, MAKE, BLOCK)[0] == errno.EINVAL
         assert give(one, [read], 7, 0, MAKE, BLOCK)[0] == errno.EINVAL
         assert give(one, [read], 7, BLOCK, 1 << 40, BLOCK)[0] == errno.EINVAL
-        assert give(one, [], 7, BLOCK, MAKE, BLOCK)[0] == errno.EBADF
+        assert give(one, [], 7, BLOCK, MAKE, BLOCK)[0] == errno.ENOSPC
         assert used(shared) == "2 MiB"
         assert give(one, [read], 7, BLOCK, MAKE, BLOCK)[0] == 0
         assert give(one, [read], 8, BLOCK, MAKE, BLOCK)[0] == errno.ENOMEM

@@ -58,17 +58,16 @@ typedef struct gshm_ds {
 #define GDEV_SHARED_MEMORY_CALL(name, types, values) \
   __attribute__((visibility("default"))) int name types;
 #else
-#define GDEV_SHARED_MEMORY_CALL(name, types, values)               \
-  static inline int name types {                                   \
-    void* const found = dlsym((void*)0 /* RTLD_DEFAULT */, #name); \
-    return found == (void*)0 ? -ENOSYS : ((int(*) types)found)values; \
+#define GDEV_SHARED_MEMORY_CALL(name, types, values)                             \
+  static inline int name types {                                                 \
+    void* const found = dlsym((void*)0 /* RTLD_DEFAULT */, #name);               \
+    return found == (void*)0 ? -ENOSYS : (__extension__(int(*) types)found)values; \
   }
 #endif
 
 /**
- * Returns the id of a key's segment. Makes the segment if there is none and flags have IPC_CREAT, or
- * if the key is IPC_PRIVATE (0); that needs a current context, on whose GPU it lies. New memory is
- * zero.
+ * Returns the id of a key's segment. Makes one if there is none and flags have IPC_CREAT, or if the
+ * key is IPC_PRIVATE (0): on the GPU of the current context, which it needs. New memory is zero.
  *
  * bytes: at most the segment's; of a new one more than zero. flags: IPC_CREAT, IPC_EXCL, and 9 mode
  * bits: those of a new segment, or what the caller wants to do with one that is there.
@@ -77,7 +76,8 @@ typedef struct gshm_ds {
  *
  * -ENOENT: none has the key, without IPC_CREAT. -EEXIST: one has, with IPC_CREAT and IPC_EXCL.
  * -EACCES: its mode. -EINVAL: it is smaller; a new one without bytes; other flags. -ENOMEM: the
- * limit of the virtual GPU, or the GPU. -ENOSPC: there are 1024 segments, or 256 of this user.
+ * limit of the virtual GPU, or the GPU. -ENOSPC: there are 1024 segments, 256 of
+ * this user, or the daemon has no descriptors left.
  */
 GDEV_SHARED_MEMORY_CALL(gshmget, (int64_t key, size_t bytes, int flags), (key, bytes, flags))
 
