@@ -1,5 +1,6 @@
 #include "daemon/closer.hpp"
 
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -7,51 +8,29 @@ namespace gdev {
 
 namespace {
 
-constexpr std::size_t waiting_max = 64;
+constexpr std::size_t closing_max = 64;
 
 }  // namespace
-
-closer::closer() : state_(std::make_shared<shared_state>()) {
-  // Room for all that keys hold: close() then allocates nothing.
-  state_->waiting.reserve(2048);
-  std::thread([state = state_] { work(*state); }).detach();
-}
-
-closer::~closer() {
-  const std::lock_guard lock(state_->mutex);
-  state_->is_ended = true;
-  state_->changed.notify_one();
-}
-
-void closer::work(shared_state& state) {
-  std::vector<file_descriptor> taken;
-  taken.reserve(state.waiting.capacity());
-  std::unique_lock lock(state.mutex);
-  while (!state.is_ended) {
-    state.changed.wait(lock, [&] { return state.is_ended || !state.waiting.empty(); });
-    std::swap(taken, state.waiting);
-    state.closing = taken.size();
-    lock.unlock();
-    taken.clear();  // may wait
-    lock.lock();
-    state.closing = 0;
-  }
-}
 
 void closer::close(file_descriptor file) noexcept {
   if (!file) {
     return;
   }
-  const std::lock_guard lock(state_->mutex);
-  if (state_->waiting.size() < state_->waiting.capacity()) {
-    state_->waiting.push_back(std::move(file));
-    state_->changed.notify_one();
+  // Relaxed: the count orders nothing.
+  closing_->fetch_add(1, std::memory_order_relaxed);
+  try {
+    std::thread([count = closing_, taken = std::move(file)]() mutable {
+      taken = file_descriptor();
+      count->fetch_sub(1, std::memory_order_relaxed);
+    }).detach();
+  } catch (const std::exception&) {
+    // There is no thread or no memory. It is closed by now, with what the thread would have run.
+    closing_->fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
 bool closer::is_full() const noexcept {
-  const std::lock_guard lock(state_->mutex);
-  return state_->waiting.size() + state_->closing >= waiting_max;
+  return closing_->load(std::memory_order_relaxed) >= closing_max;
 }
 
 }  // namespace gdev

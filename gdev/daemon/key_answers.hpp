@@ -18,7 +18,7 @@ struct key_caller {
 
 class key_answers {
  public:
-  /** charged: the accounts of the virtual GPUs; they must outlive this. Throws: no thread. */
+  /** charged: the accounts of the virtual GPUs; they must outlive this. */
   explicit key_answers(accounts& charged);
 
   /** Tells whether a descriptor that comes with a message is to be received; answer() takes it. */

@@ -2,7 +2,7 @@
  * The daemon's sockets: accepts clients and commands, and answers their messages.
  *
  * One thread, which never waits for a client: an answer that a client's socket has no room for ends
- * its connection. Another thread closes the files that clients gave. A client is gone when its
+ * its connection. Other threads close the files that clients gave. A client is gone when its
  * process is (a pidfd says so, also if a child of it still holds the socket), or when its
  * connection is closed.
  *
