@@ -32,18 +32,19 @@ std::uint64_t accounts::granted_of(const vgpu& which) const noexcept {
   return sum;
 }
 
-int accounts::add(std::string_view name, std::uint64_t limit, std::uint64_t owner) {
+int accounts::add(std::string_view name, std::uint64_t limit, std::uint64_t owner,
+                  const vgpu_policy& policy) {
   if (name.empty() || limit == 0 || limit > account_units_max) {
     return EINVAL;
   }
   if (find(name) != nullptr) {
     return EEXIST;
   }
-  vgpus_.push_back(std::make_unique<vgpu>(vgpu{std::string(name), limit, owner}));
+  vgpus_.push_back(std::make_unique<vgpu>(vgpu{std::string(name), limit, owner, policy}));
   return 0;
 }
 
-int accounts::set(std::string_view name, std::uint64_t limit) {
+int accounts::set(std::string_view name, std::uint64_t limit, const vgpu_policy& policy) {
   vgpu* const which = find(name);
   if (which == nullptr) {
     return ENOENT;
@@ -52,6 +53,7 @@ int accounts::set(std::string_view name, std::uint64_t limit) {
     return EINVAL;
   }
   which->limit = limit;
+  which->policy = policy;
   take_back_all(*which);
   return 0;
 }
@@ -111,7 +113,28 @@ void accounts::stop() {
 
 void accounts::leave(client_id id) { clients_.erase(id); }
 
-int accounts::want(client_id id, std::uint64_t units) {
+std::uint64_t accounts::used(client_id id) const { return used_by(clients_.at(id)); }
+
+std::uint64_t accounts::granted(client_id id) const { return clients_.at(id).granted; }
+
+const vgpu_policy& accounts::policy_of(client_id id) const { return clients_.at(id).of->policy; }
+
+bool accounts::are_together(client_id one, client_id other) const {
+  return clients_.at(one).of == clients_.at(other).of;
+}
+
+void accounts::take_back(client_id id) {
+  client& one = clients_.at(id);
+  one.granted = one.word->take_back(account_units_max, one.granted, one.word->load().is_strict);
+}
+
+void accounts::refuse(client_id id) {
+  client& one = clients_.at(id);
+  ++one.refusals;
+  ++one.of->refusals;
+}
+
+int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
     return ENOENT;
@@ -142,18 +165,21 @@ int accounts::want(client_id id, std::uint64_t units) {
     granted += other->granted;
   }
   if (granted + needed > limit || needed > account_units_max) {
-    ++asking.refusals;
-    ++asking.of->refusals;
+    refuse(id);
     take_back_all(*asking.of);
     return ENOMEM;
   }
-  const std::uint64_t generous = std::min({needed + step, limit - granted, account_units_max});
-  asking.granted = static_cast<std::uint32_t>(std::max(needed, generous));
-  asking.word->grant(asking.granted, static_cast<std::uint32_t>(units));
+  const std::uint64_t most = asking.granted + std::min(spare, account_units_max);
+  if (needed <= most) {
+    const std::uint64_t generous =
+        std::min({needed + step, limit - granted, account_units_max, most});
+    asking.granted = static_cast<std::uint32_t>(std::max(needed, generous));
+    asking.word->grant(asking.granted, static_cast<std::uint32_t>(units));
+  }
   for (client* const other : others) {
     other->granted = other->word->take_back(0, other->granted, false);
   }
-  return 0;
+  return needed <= most ? 0 : EAGAIN;
 }
 
 int accounts::hand_over(client_id id, std::uint64_t units) {
@@ -183,7 +209,8 @@ void accounts::give_back(std::string_view name, std::uint64_t units) {
 }
 
 vgpu_report accounts::describe(const vgpu& which) const {
-  vgpu_report said{which.name, which.limit, which.held, which.held, 0, which.refusals, which.owner};
+  vgpu_report said{which.name, which.limit,    which.held,  which.held,
+                   0,          which.refusals, which.owner, which.policy};
   for (const auto& [id, one] : clients_) {
     if (one.of == &which) {
       said.used += used_by(one);
@@ -210,7 +237,8 @@ std::vector<vgpu_report> accounts::vgpus() const {
 std::vector<client_report> accounts::clients() const {
   std::vector<client_report> all;
   for (const auto& [id, one] : clients_) {
-    all.push_back({one.of->name, one.process, one.user, used_by(one), one.granted, one.refusals});
+    all.push_back(
+        {id, one.of->name, one.process, one.user, used_by(one), one.granted, one.refusals});
   }
   return all;
 }

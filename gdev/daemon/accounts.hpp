@@ -25,6 +25,20 @@ namespace gdev {
 
 using client_id = std::uint64_t;
 
+/** What happens to a request that fits the limit, and not the GPU beside the other clients. */
+enum class full_policy : std::uint8_t {
+  swap,  // others leave the GPU when their turn is over
+  wait,  // it waits until others free memory
+  fail,  // out of memory
+};
+
+/** How the clients of a virtual GPU are treated where memory is short (turns.hpp). */
+struct vgpu_policy {
+  std::uint64_t reserve = 0;  // as much of the GPU is never taken away from its clients
+  int priority = 0;           // the higher one is served first, and leaves last
+  full_policy when_full = full_policy::swap;
+};
+
 struct vgpu_report {
   std::string name;
   std::uint64_t limit = 0;
@@ -33,9 +47,11 @@ struct vgpu_report {
   std::uint64_t clients = 0;
   std::uint64_t refusals = 0;  // requests beyond the limit
   std::uint64_t owner = 0;
+  vgpu_policy policy;
 };
 
 struct client_report {
+  client_id id = 0;
   std::string vgpu;
   std::uint64_t process = 0;
   std::uint64_t user = 0;
@@ -48,9 +64,10 @@ struct client_report {
 class accounts {
  public:
   /** EEXIST; EINVAL: a limit of zero, or of more than account_units_max. */
-  int add(std::string_view name, std::uint64_t limit, std::uint64_t owner);
+  int add(std::string_view name, std::uint64_t limit, std::uint64_t owner,
+          const vgpu_policy& policy);
   /** ENOENT; EINVAL. What is in use stays in use; new requests see the new limit. */
-  int set(std::string_view name, std::uint64_t limit);
+  int set(std::string_view name, std::uint64_t limit, const vgpu_policy& policy);
   /** ENOENT; EBUSY: it has clients, or holds memory itself. */
   int remove(std::string_view name);
 
@@ -66,8 +83,23 @@ class accounts {
   void stop();
   /** A client is gone; so is its memory. */
   void leave(client_id id);
-  /** Takes `units` more into use for a client, and raises its grant for that. ENOMEM: the limit. */
-  int want(client_id id, std::uint64_t units);
+  /**
+   * Takes `units` more into use for a client, and raises its grant for that, by `spare` at most.
+   *
+   * ENOMEM: the limit; EAGAIN: within the limit, but the grant would have to rise by more.
+   */
+  int want(client_id id, std::uint64_t units, std::uint64_t spare);
+  /** Counts a request that was refused. */
+  void refuse(client_id id);
+
+  // Of clients that have joined:
+  [[nodiscard]] std::uint64_t used(client_id id) const;
+  [[nodiscard]] std::uint64_t granted(client_id id) const;
+  [[nodiscard]] const vgpu_policy& policy_of(client_id id) const;
+  /** Tells whether two clients have one virtual GPU. */
+  [[nodiscard]] bool are_together(client_id one, client_id other) const;
+  /** Takes back what a client was granted and does not use. */
+  void take_back(client_id id);
 
   /**
    * A client's units that are in use become those of its virtual GPU, which holds them until
@@ -86,6 +118,7 @@ class accounts {
     std::string name;
     std::uint64_t limit = 0;
     std::uint64_t owner = 0;
+    vgpu_policy policy;
     std::uint64_t refusals = 0;
     std::uint64_t held = 0;  // beside what its clients were granted
   };

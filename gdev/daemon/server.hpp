@@ -21,6 +21,7 @@
 #include "base/file_descriptor.hpp"
 #include "daemon/accounts.hpp"
 #include "daemon/key_answers.hpp"
+#include "daemon/turns.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -49,10 +50,21 @@ class server {
   void accept_some();
   void receive(connection& from);
   void close(std::uint64_t id);
+  void watch_process(const connection& of) const;
+  /** Wakes the clients whose page has changed. */
+  void send_signals();
+  static std::uint64_t now() noexcept;  // nanoseconds
+
+  // answers.cpp
   [[nodiscard]] message answer(connection& from, const message& asked);
   [[nodiscard]] key_caller caller(const connection& from) const noexcept;
   [[nodiscard]] message join(connection& from, const message& asked);
+  [[nodiscard]] message answer_client(connection& from, const message& asked);
+  [[nodiscard]] message answer_query(const message& asked) const;
+  [[nodiscard]] message answer_command(const message& asked);
+  void put_memory(const connection& from, message& said) const;
   [[nodiscard]] bool may_command(const connection& from) const noexcept;
+  void note_clients(bool has_clients) const noexcept;
   void load();
   /** Stores the virtual GPUs. Returns 0 or an errno; the change holds until the daemon ends. */
   [[nodiscard]] int save() const;
@@ -60,6 +72,7 @@ class server {
   std::string path_;
   accounts accounts_;
   key_answers keys_{accounts_};
+  turns turns_{accounts_};
   file_descriptor lock_;
   file_descriptor listener_;
   file_descriptor signals_;

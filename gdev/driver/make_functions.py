@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes the table of the driver's functions from cuda.h and from their classes.
 
-    make_functions.py INCLUDE_FOLDER CLASSES OUTPUT
+    make_functions.py INCLUDE_FOLDER CLASSES OUTPUT GATED
 
-INCLUDE_FOLDER is the one of cuda.h, CLASSES is functions.txt. The output has one line for each name
-that the driver exports, sorted: ``GDEV_FUNCTION(index, name, class)``. Exit status: 0; 1 if a
-function has no class, or two.
+INCLUDE_FOLDER is the one of cuda.h, CLASSES is functions.txt. OUTPUT has one line for each name
+that the driver exports, sorted: ``GDEV_FUNCTION(index, name, class)``. GATED has those that submit
+work and that cuda.h declares: ``GDEV_GATED(name, class)``. Exit status: 0; 1 if a function has no
+class, or two.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 
 CLASSES = ("launch", "copy", "memory", "handle", "query", "context", "capture", "forward")
+GATED_CLASSES = ("launch", "copy")
 # The others may be absent, and declare nothing that has no class.
 HEADERS = ("cuda.h", "cudaProfiler.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
 PROTOTYPE = re.compile(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(")
@@ -48,6 +50,19 @@ def declared(folder: Path) -> set[str]:
     return names
 
 
+def declared_with_types(folder: Path) -> set[str]:
+    """Returns the exported names that cuda.h declares for __CUDA_API_VERSION_INTERNAL.
+
+    Most prototypes are written for programs, and renamed by macros; others are those of older
+    versions, and of the legacy default stream.
+    """
+    text = (folder / "cuda.h").read_text(errors="replace")
+    renamed = {
+        f"{name}_{stream.lower()}" if stream else name for stream, name in RENAMED.findall(text)
+    }
+    return renamed | set(PROTOTYPE.findall(text))
+
+
 def read_classes(path: Path) -> dict[str, str]:
     """Returns the class of each function."""
     classes: dict[str, str] = {}
@@ -66,23 +81,34 @@ def read_classes(path: Path) -> dict[str, str]:
     return classes
 
 
+def write(path: Path, rows: list[str]) -> None:
+    """Writes a file, if it has changed: what includes it is compiled again then."""
+    text = "\n".join(["// Made by make_functions.py.", *rows, ""])
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 def main() -> int:
-    folder, classes_path, output = (Path(argument) for argument in sys.argv[1:4])
+    folder, classes_path, output, gated = (Path(argument) for argument in sys.argv[1:5])
     classes = read_classes(classes_path)
     names = declared(folder)
     unknown = sorted({written(name) for name in names} - classes.keys())
     if unknown:
         print(f"{classes_path}: no class for {' '.join(unknown)}", file=sys.stderr)
         return 1
+    submitting = [
+        f"GDEV_GATED({name}, {classes[written(name)]})"
+        for name in sorted(names & declared_with_types(folder))
+        if classes[written(name)] in GATED_CLASSES
+    ]
     # Functions of newer or other headers than these, which the installed driver may have.
     names |= classes.keys() - {written(name) for name in names}
     rows = [
         f"GDEV_FUNCTION({index}, {name}, {classes[written(name)]})"
         for index, name in enumerate(sorted(names))
     ]
-    text = "\n".join(["// Made by make_functions.py.", *rows, ""])
-    if not output.exists() or output.read_text() != text:
-        output.write_text(text)
+    write(output, rows)
+    write(gated, submitting)
     return 0
 
 

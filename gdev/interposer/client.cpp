@@ -1,27 +1,31 @@
 #include "interposer/client.hpp"
 
-#include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <string_view>
+#include <utility>
 
+#include "base/uncancelled.hpp"
+#include "interposer/connection.hpp"
+#include "interposer/gate.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/shared_memory.hpp"
+#include "interposer/swappable_memory.hpp"
+#include "interposer/turn_service.hpp"
 #include "protocol/account.hpp"
 #include "protocol/envelope.hpp"
 #include "protocol/messages.hpp"
@@ -32,23 +36,9 @@ namespace {
 
 using steady_clock = std::chrono::steady_clock;
 
-/** The connection. A program may close descriptors that it does not know, and get their numbers. */
-struct connection {
-  int number = -1;
-  dev_t device = 0;
-  ino_t inode = 0;
-
-  /** Tells whether the number still is this connection. */
-  [[nodiscard]] bool is_there() const noexcept {
-    struct stat status{};
-    return number >= 0 && fstat(number, &status) == 0 && status.st_dev == device &&
-           status.st_ino == inode;
-  }
-};
-
 // Order: asking, then state. Neither is held across a call of the driver.
 constinit std::mutex asking;  // guards the connection; held while the daemon answers
-connection daemon_socket;
+daemon_connection daemon_link;
 steady_clock::time_point next_try;  // after a daemon that did not answer in time
 
 // Guards what follows. Held for moments, but while a client comes back to a daemon: then it says
@@ -58,23 +48,16 @@ client_page* page = nullptr;
 std::uint64_t used_bytes = 0;
 memory_facts known;        // as the daemon said last
 bool was_refused = false;  // and said so
+gpu_facts home;            // the GPU on which this process takes turns
+std::uint32_t swappable_units = 0;
+std::uint32_t resident_units = 0;
 
 std::atomic<bool> joined = false;
-std::atomic<int> socket_number = -1;  // daemon_socket.number, to look at without waiting
+std::atomic<bool> is_off_gpu = false;  // or about to be
+own_descriptor signals;                // taken with `asking` held
+std::atomic<std::uint32_t> signal_count = 0;
 
 pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-/** Keeps pthread_cancel() from unwinding through what must be finished. */
-class uncancelled {
- public:
-  uncancelled() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  uncancelled(const uncancelled&) = delete;
-  uncancelled& operator=(const uncancelled&) = delete;
-  ~uncancelled() { pthread_setcancelstate(before_, nullptr); }
-
- private:
-  int before_ = 0;
-};
 
 const char* variable(const char* name) noexcept {
   const char* const value = std::getenv(name);
@@ -86,12 +69,12 @@ const char* vgpu_name() noexcept {
   return *name == '\0' ? "default" : name;
 }
 
-void disconnect() noexcept {
-  if (daemon_socket.is_there()) {
-    close(daemon_socket.number);
+void close_all(const daemon_connection::descriptors& files) noexcept {
+  for (const int file : files) {
+    if (file >= 0) {
+      close(file);
+    }
   }
-  daemon_socket = {};
-  socket_number.store(-1, std::memory_order_relaxed);
 }
 
 /** Writes a line on standard error, if that takes it at once. */
@@ -113,7 +96,10 @@ void in_child() noexcept {
   new (&state) std::mutex;
   forget_ledgers();
   forget_attachments();
-  disconnect();
+  forget_gate();
+  forget_turns();
+  daemon_link.close();
+  signals.close();
   if (page != nullptr) {
     munmap(page, client_page_bytes);
     page = nullptr;
@@ -122,171 +108,63 @@ void in_child() noexcept {
   known = {};
   was_refused = false;
   next_try = {};
+  home = {};
+  swappable_units = 0;
+  resident_units = 0;
+  is_off_gpu.store(false, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
 }
 
 void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, in_child); }
 
-/** Waits until the socket is ready. Returns 0; ETIMEDOUT. Signals do not make it longer. */
-int wait_for(int file, short what, steady_clock::time_point deadline) noexcept {
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
-    if (left <= 0) {
-      return ETIMEDOUT;
-    }
-    pollfd ready{file, what, 0};
-    const int count = poll(&ready, 1, static_cast<int>(left));
-    if (count > 0) {
-      return 0;
-    }
-    if (count < 0 && errno != EINTR) {
-      return errno;
-    }
-  }
-}
-
-/** Sends a message, and a descriptor if `sent` is one. Returns an errno. */
-int send_message(int file, message& said, int sent, steady_clock::time_point deadline) noexcept {
-  envelope letter(said, sent >= 0);
-  if (sent >= 0) {
-    letter.put(sent);
-  }
-  for (;;) {
-    if (sendmsg(file, letter.header(), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof said) {
-      return 0;
-    }
-    if (errno != EAGAIN && errno != EINTR) {
-      return errno;
-    }
-    if (const int error = wait_for(file, POLLOUT, deadline); error != 0) {
-      return error;
-    }
-  }
-}
-
-/** Receives a message, and stores a descriptor that comes with it. Returns an errno. */
-int receive_message(int file, message& said, file_descriptor& received,
-                    steady_clock::time_point deadline) noexcept {
-  for (;;) {
-    envelope letter(said, true);
-    const ssize_t size = recvmsg(file, letter.header(), MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
-      if (const int error = wait_for(file, POLLIN, deadline); error != 0) {
-        return error;
-      }
-      continue;
-    }
-    if (size < 0) {
-      return errno;
-    }
-    received = letter.take();
-    return size == sizeof said ? 0 : ECONNRESET;
-  }
-}
-
-/** Sends a message, and receives the answer, each with a descriptor if there is one. */
-int exchange(message& said, int sent, file_descriptor& received) noexcept {
-  const steady_clock::time_point deadline = steady_clock::now() + answer_timeout;
-  if (!daemon_socket.is_there()) {
-    return ENOTCONN;
-  }
-  const int error = send_message(daemon_socket.number, said, sent, deadline);
-  return error != 0 ? error : receive_message(daemon_socket.number, said, received, deadline);
-}
-
-/** Opens the connection. Returns an errno. */
-int open_connection() noexcept {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string_view path = variable("GDEV_SOCKET");
-  if (path.size() >= sizeof address.sun_path) {
-    return ENAMETOOLONG;
-  }
-  path.copy(address.sun_path, path.size());
-  const int low = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (low < 0) {
+/** Maps a page that the daemon sent. Returns an errno. `state` is held. */
+int map_page(int file) noexcept {
+  void* const made = mmap(nullptr, client_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (made == MAP_FAILED) {
     return errno;
   }
-  // A high number: programs expect low ones of the files that they open.
-  constexpr int high_numbers = 900;
-  const int high = fcntl(low, F_DUPFD_CLOEXEC, high_numbers);
-  const int number = high >= 0 ? high : low;
-  if (high >= 0) {
-    close(low);
+  if (page != nullptr) {
+    munmap(page, client_page_bytes);
   }
-  struct stat status{};
-  fstat(number, &status);
-  daemon_socket = {number, status.st_dev, status.st_ino};
-  socket_number.store(number, std::memory_order_relaxed);
-  const steady_clock::time_point deadline = steady_clock::now() + answer_timeout;
-  while (connect(number, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    if (errno == EISCONN) {
-      break;
-    }
-    if (errno != EAGAIN && errno != EINTR) {
-      return errno;
-    }
-    if (steady_clock::now() >= deadline) {  // the queue of the daemon is full
-      return ETIMEDOUT;
-    }
-    poll(nullptr, 0, 10);
-  }
-  return 0;
+  page = static_cast<client_page*>(made);
+  page->swappable.store(swappable_units, std::memory_order_relaxed);
+  page->resident.store(resident_units, std::memory_order_relaxed);
+  return page->version == protocol_version ? 0 : EPROTO;
 }
 
 /** Connects, and says hello with what is in use. Returns an errno. `asking` is held. */
 int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
-  disconnect();
   message said;
   said.kind = message_kind::hello;
-  said.numbers[0] = used_bytes;
+  said.numbers = {used_bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
   if (!set_name(said, vgpu_name())) {
     return EINVAL;
   }
-  file_descriptor file;
-  int error = open_connection();
+  daemon_connection::descriptors files{-1, -1};
+  int error = daemon_link.open(variable("GDEV_SOCKET"));
   if (error == 0) {
-    error = exchange(said, -1, file);
+    error = daemon_link.exchange(said, -1, files);
   }
   if (error == 0) {
-    error = said.error != 0 ? said.error : !file ? EPROTO : 0;
+    error = said.error != 0 ? said.error : files[1] < 0 ? EPROTO : map_page(files[0]);
   }
   if (error == 0) {
-    void* const made =
-        mmap(nullptr, client_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
-    if (made == MAP_FAILED) {
-      error = errno;
-    } else {
-      if (page != nullptr) {
-        munmap(page, client_page_bytes);
-      }
-      page = static_cast<client_page*>(made);
-      error = page->version == protocol_version ? 0 : EPROTO;
-      known = {said.numbers[0], used_bytes};
-    }
+    known = {said.numbers[0], used_bytes, known.most};
+    signals.take(std::exchange(files[1], -1));
   }
+  close_all(files);
   if (error != 0) {
-    disconnect();
+    daemon_link.close();
     return error;
   }
   attach_again([](message& asked) noexcept {
-    file_descriptor none;
-    return exchange(asked, -1, none);
+    daemon_connection::descriptors none{-1, -1};
+    const int failed = daemon_link.exchange(asked, -1, none);
+    close_all(none);
+    return failed;
   });
   return 0;
-}
-
-/** Notes how an exchange ended: a daemon that does not answer in time is left alone for a while. */
-int note(int error) noexcept {
-  if (error != 0) {
-    disconnect();
-  }
-  if (error == ETIMEDOUT) {
-    next_try = steady_clock::now() + retry_interval;
-  }
-  return error;
 }
 
 /**
@@ -294,33 +172,35 @@ int note(int error) noexcept {
  *
  * sent: a descriptor that goes with the message, or -1. Returns an errno.
  */
-int ask(message& said, int sent, file_descriptor& received) noexcept {
+int ask(message& said, int sent, daemon_connection::descriptors& received) noexcept {
   if (steady_clock::now() < next_try) {
     return ENOTCONN;
   }
   const message asked = said;
-  int error = exchange(said, sent, received);
+  int error = daemon_link.exchange(said, sent, received);
   if (error != 0 && error != ETIMEDOUT) {
     error = connect_to_daemon();
     if (error == 0) {
+      wake_turn_service();  // it watches the old signals
       said = asked;
-      error = exchange(said, sent, received);
+      error = daemon_link.exchange(said, sent, received);
     }
   }
-  return note(error);
+  if (error != 0) {
+    daemon_link.close();
+  }
+  if (error == ETIMEDOUT) {
+    next_try = steady_clock::now() + retry_interval;
+  }
+  return error;
 }
 
 /** The same, without descriptors. */
 int ask(message& said) noexcept {
-  file_descriptor none;
-  return ask(said, -1, none);
-}
-
-/** Tells whether the daemon has closed the connection. Waits for nothing. */
-bool is_hung_up() noexcept {
-  pollfd connection{socket_number.load(std::memory_order_relaxed), 0, 0};
-  return connection.fd < 0 ||
-         (poll(&connection, 1, 0) == 1 && (connection.revents & (POLLHUP | POLLERR)) != 0);
+  daemon_connection::descriptors unexpected{-1, -1};
+  const int error = ask(said, -1, unexpected);
+  close_all(unexpected);
+  return error;
 }
 
 /** Takes bytes of the grant. Returns false if they are more than is left. `state` is held. */
@@ -350,6 +230,8 @@ int join_vgpu() noexcept {
   }
   const int error = connect_to_daemon();
   if (error == 0) {
+    prepare_gate(wake_turn_service);
+    start_turn_service();
     joined.store(true, std::memory_order_relaxed);
     return 0;
   }
@@ -366,26 +248,29 @@ int join_vgpu() noexcept {
 
 bool has_joined() noexcept { return joined.load(std::memory_order_relaxed); }
 
-int use_memory(std::uint64_t bytes) noexcept {
-  const uncancelled whole;
+namespace {
+
+/** Asks for bytes once. Returns as use_memory(), or EAGAIN: others must leave the GPU first. */
+int try_to_use(std::uint64_t bytes) noexcept {
   // A grant of a daemon that is gone may not be what a new one knows.
-  if (!is_hung_up()) {
+  if (!daemon_link.is_hung_up()) {
     const std::lock_guard lock(state);
     if (use_grant(bytes)) {
       return 0;
     }
   }
+  const gpu_facts seen = look_at_gpu();
   std::array<char, 320> line{};
   int error = 0;
   {
     const std::lock_guard lock(asking);
     message said;
     said.kind = message_kind::want;
-    said.numbers[0] = bytes;
+    said.numbers = {bytes, seen.number, seen.total, seen.free};
     const int unanswered = ask(said);
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
-      known = {said.numbers[0], said.numbers[1]};
+      known = {said.numbers[0], said.numbers[1], said.numbers[2]};
     }
     if (unanswered == 0 && said.error == 0) {
       // The daemon has taken so many units; together with the rest of a unit in use it may be less.
@@ -398,20 +283,60 @@ int use_memory(std::uint64_t bytes) noexcept {
     if (use_grant(bytes)) {
       return 0;
     }
+    if (unanswered == 0 && said.error == EAGAIN) {
+      return EAGAIN;
+    }
     error = unanswered != 0 ? ENOTCONN : ENOMEM;
     if (!was_refused) {
       was_refused = true;
+      const bool is_limit = known.used + bytes > known.limit;
       std::snprintf(line.data(), line.size(),
                     "gdev: process %d, virtual GPU %s: no memory for %.1f MiB: %s (limit %.1f MiB; "
                     "in use %.1f MiB, %.1f MiB by this process). This is said once.\n",
                     getpid(), vgpu_name(), mebibytes(bytes),
-                    error == ENOMEM ? "the limit is reached" : "the daemon does not answer",
+                    error != ENOMEM ? "the daemon does not answer"
+                    : is_limit      ? "the limit is reached"
+                                    : "the GPU is full",
                     mebibytes(known.limit), mebibytes(std::max(known.used, used_bytes)),
                     mebibytes(used_bytes));
     }
   }
   say(line.data());
   return error;
+}
+
+}  // namespace
+
+int use_memory(std::uint64_t bytes) noexcept {
+  const uncancelled whole;
+  constexpr std::chrono::seconds patience{10};
+  const steady_clock::time_point said_at = steady_clock::now() + patience;
+  bool has_said = false;
+  for (;;) {
+    const std::uint32_t seen = signal_count.load(std::memory_order_acquire);
+    const int error = try_to_use(bytes);
+    if (error != EAGAIN) {
+      note_signal();  // of what this one waited for, another thread may get the rest
+      return error;
+    }
+    if (!has_said && steady_clock::now() >= said_at) {
+      has_said = true;
+      std::array<char, 200> line{};
+      std::snprintf(line.data(), line.size(),
+                    "gdev: process %d, virtual GPU %s: waits for %.1f MiB; others have the GPU\n",
+                    getpid(), vgpu_name(), mebibytes(bytes));
+      say(line.data());
+    }
+    // A signal ends this; if one is lost, the time does.
+    const timespec most{0, 200'000'000};
+    syscall(SYS_futex, &signal_count, FUTEX_WAIT_PRIVATE, seen, &most, nullptr, 0);
+    const submission in_turn(work::other);  // the wait may have cost the turn
+  }
+}
+
+void note_signal() noexcept {
+  signal_count.fetch_add(1, std::memory_order_release);
+  syscall(SYS_futex, &signal_count, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void free_memory(std::uint64_t bytes) noexcept {
@@ -435,7 +360,11 @@ int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept
   const std::lock_guard lock(asking);
   const bool is_made = said.kind == message_kind::key_make;
   const std::uint64_t bytes = said.numbers[3];
-  if (ask(said, sent, received) != 0) {
+  daemon_connection::descriptors files{-1, -1};
+  const int error = ask(said, sent, files);
+  received = file_descriptor(std::exchange(files[0], -1));
+  close_all(files);
+  if (error != 0) {
     return ENOTCONN;
   }
   if (is_made && said.error == 0 && said.numbers[1] == 1) {
@@ -457,12 +386,81 @@ bool ask_memory(memory_facts& facts) noexcept {
   const bool is_answered = ask(said) == 0 && said.error == 0;
   const std::lock_guard state_lock(state);
   if (is_answered) {
-    known = {said.numbers[0], said.numbers[1]};
+    known = {said.numbers[0], said.numbers[1], said.numbers[2]};
   } else {
     known.used = std::max(known.used, used_bytes);
   }
   facts = known;
+  facts.own = used_bytes;
   return true;
 }
+
+// --- Turns ---
+
+bool use_gpu(const gpu_facts& facts) noexcept {
+  const uncancelled whole;
+  const std::lock_guard lock(asking);
+  {
+    const std::lock_guard state_lock(state);
+    if (home.number == 0) {
+      home = facts;
+    } else if (home.number != facts.number) {
+      return false;
+    }
+  }
+  message said;
+  said.kind = message_kind::gpu;
+  said.numbers = {facts.number, facts.total, facts.free};
+  static_cast<void>(ask(said));  // a daemon that comes later hears of it in hello
+  return true;
+}
+
+void publish_memory(std::uint64_t swappable, std::uint64_t resident) noexcept {
+  const std::lock_guard lock(state);
+  swappable_units = static_cast<std::uint32_t>(units_of(swappable));
+  resident_units = static_cast<std::uint32_t>(units_of(resident));
+  if (page != nullptr) {
+    page->swappable.store(swappable_units, std::memory_order_relaxed);
+    page->resident.store(resident_units, std::memory_order_relaxed);
+  }
+}
+
+turn_words read_turn() noexcept {
+  const std::lock_guard lock(state);
+  if (page == nullptr) {
+    return {};
+  }
+  const std::uint64_t units = page->room.load(std::memory_order_relaxed);
+  const std::uint64_t wired =
+      units_of(used_bytes) - std::min<std::uint64_t>(units_of(used_bytes), swappable_units);
+  return {page->order.load(std::memory_order_relaxed),
+          (units - std::min(units, wired)) * account_unit};
+}
+
+void set_off_gpu(bool is_off) noexcept { is_off_gpu.store(is_off, std::memory_order_relaxed); }
+
+int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
+  const uncancelled whole;
+  const std::lock_guard lock(asking);
+  message said;
+  said.kind = message_kind::turn;
+  said.numbers = {static_cast<std::uint64_t>(what), a, b};
+  const int error = ask(said);
+  return error != 0 ? ENOTCONN : said.error;
+}
+
+int ask_for_host_memory(std::uint64_t bytes) noexcept {
+  const uncancelled whole;
+  const std::lock_guard lock(asking);
+  message said;
+  said.kind = message_kind::host;
+  said.numbers = {bytes};
+  const int error = ask(said);
+  return error != 0 ? ENOTCONN : said.error;
+}
+
+bool has_daemon() noexcept { return !daemon_link.is_hung_up(); }
+
+int signal_file() noexcept { return signals.is_there() ? signals.number() : -1; }
 
 }  // namespace gdev

@@ -32,8 +32,9 @@ inline constexpr std::chrono::seconds retry_interval{5};
 /**
  * Takes bytes of the virtual GPU's memory into use.
  *
- * Returns 0; ENOMEM: the limit; ENOTCONN: the grant does not suffice and the daemon does not
- * answer.
+ * Waits while others must leave the GPU first: until their turns are over. The caller holds no
+ * submission (gate.hpp). Returns 0; ENOMEM: the limit, or more than the GPU can have; ENOTCONN: the
+ * grant does not suffice and the daemon does not answer.
  */
 [[nodiscard]] int use_memory(std::uint64_t bytes) noexcept;
 
@@ -43,6 +44,8 @@ void free_memory(std::uint64_t bytes) noexcept;
 struct memory_facts {
   std::uint64_t limit = 0;  // bytes
   std::uint64_t used = 0;   // by all clients of the virtual GPU
+  std::uint64_t most = 0;   // what this process could have on its GPU
+  std::uint64_t own = 0;    // what it has
 };
 
 /**
@@ -51,6 +54,44 @@ struct memory_facts {
  */
 [[nodiscard]] bool ask_memory(memory_facts& facts) noexcept;
 
+// --- Turns; for turn_service ---
+
+/** A GPU, and its memory in bytes. Number 0: none. */
+struct gpu_facts {
+  std::uint64_t number = 0;
+  std::uint64_t total = 0;
+  std::uint64_t free = 0;
+};
+
+/** Says that this process uses a GPU. Returns false if it takes its turns on another one. */
+bool use_gpu(const gpu_facts& facts) noexcept;
+
+/** Says how many bytes can leave the GPU with a turn, and how many of them are there. */
+void publish_memory(std::uint64_t swappable, std::uint64_t resident) noexcept;
+
+struct turn_words {
+  std::uint32_t order = 0;  // as in client_page
+  std::uint64_t room = 0;   // bytes for what can leave with a turn
+};
+[[nodiscard]] turn_words read_turn() noexcept;
+
+/** Remembers on which side of a turn this process is, for a daemon that is started anew. */
+void set_off_gpu(bool is_off) noexcept;
+
+/** Tells the daemon what happens. Returns its answer, or ENOTCONN. */
+int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcept;
+
+/** Asks for so many bytes of the host's memory, altogether. Returns 0, ENOMEM or ENOTCONN. */
+[[nodiscard]] int ask_for_host_memory(std::uint64_t bytes) noexcept;
+
+/** Tells whether the connection is there. Waits for nothing. */
+[[nodiscard]] bool has_daemon() noexcept;
+
+/** Returns the socket of the daemon's signals, or -1. */
+[[nodiscard]] int signal_file() noexcept;
+
+/** Ends the waits of use_memory(), which ask again. */
+void note_signal() noexcept;
 /**
  * Asks the daemon about memory shared by keys: sends a message of such a kind, which becomes the
  * answer. sent: a descriptor that goes with it, or -1; received: one that comes with the answer.

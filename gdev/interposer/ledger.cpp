@@ -1,27 +1,13 @@
 #include "interposer/ledger.hpp"
 
-#include <cstddef>
 #include <iterator>
-#include <new>
 
+#include "base/endless.hpp"
 #include "interposer/client.hpp"
 
 namespace gdev {
 
 namespace {
-
-/** Room for an object that no destructor ends. */
-template <typename Object>
-class endless {
- public:
-  endless() noexcept { new (&room_) Object; }
-  [[nodiscard]] Object& get() noexcept { return *std::launder(reinterpret_cast<Object*>(&room_)); }
-  /** Makes it anew; what it held is not freed. */
-  void forget() noexcept { new (&room_) Object; }
-
- private:
-  alignas(Object) std::byte room_[sizeof(Object)];
-};
 
 endless<ledger> all_allocations;
 endless<ledger> all_arrays;

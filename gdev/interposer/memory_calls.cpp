@@ -1,6 +1,7 @@
 #include "interposer/memory_calls.hpp"
 
 #include <cuda.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -11,8 +12,11 @@
 
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
+#include "interposer/driver_scope.hpp"
+#include "interposer/gate.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/shared_memory.hpp"
+#include "interposer/swappable_memory.hpp"
 
 namespace gdev {
 
@@ -40,19 +44,36 @@ CUcontext current_context() noexcept {
   return found;
 }
 
-/** Calls the driver with `bytes` of the account; record() gets them when it has succeeded. */
+/**
+ * Calls the driver with `bytes` of the account; record() gets them when it has succeeded.
+ *
+ * If the GPU is full although the daemon has thought that there is room, the daemon learns what is
+ * free, and is asked again: it may make others leave.
+ */
 template <typename Call, typename Record>
 CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
   if (!has_joined()) {
-    return call();
+    return call(nullptr);
   }
-  auto held = std::make_shared<holding>();
-  CUresult result = held->take(bytes);
-  if (result == CUDA_SUCCESS) {
-    result = call();
-  }
-  if (result == CUDA_SUCCESS) {
-    record(std::move(held));
+  constexpr int tries_max = 6;
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
+    if (tries != 0) {
+      const gpu_facts seen = look_at_gpu();
+      if (seen.number == 0 || !use_gpu(seen)) {
+        break;
+      }
+      usleep(5'000);  // others may be about to allocate what they were granted
+    }
+    auto held = std::make_shared<holding>();
+    if (result = held->take(bytes); result != CUDA_SUCCESS) {
+      break;
+    }
+    const submission in_turn(work::other);
+    result = call(held);
+    if (result == CUDA_SUCCESS) {
+      record(std::move(held));
+    }
   }
   return result;
 }
@@ -60,14 +81,17 @@ CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
 /** The same, for what is freed with its context; key() is the new address then. */
 template <typename Key, typename Call>
 CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
-  return with_account(bytes, call, [&](std::shared_ptr<holding> held) {
-    where.add(key(), {std::move(held), current_context()});
-  });
+  return with_account(
+      bytes, [&](const std::shared_ptr<holding>& /*held*/) { return call(); },
+      [&](std::shared_ptr<holding> held) {
+        where.add(key(), {std::move(held), current_context()});
+      });
 }
 
 /** Calls the driver to free what has this key. */
 template <typename Call>
 CUresult free_entry(ledger& where, std::uint64_t key, Call&& call) {
+  const submission in_turn(work::other);
   entry freed = where.take(key);
   const CUresult result = call();
   if (result != CUDA_SUCCESS && freed.held != nullptr) {
@@ -78,7 +102,20 @@ CUresult free_entry(ledger& where, std::uint64_t key, Call&& call) {
 
 // --- Allocations ---
 
+/** Allocates memory that can be swapped. */
+CUresult allocate_swappable(CUdeviceptr* address, std::size_t bytes) {
+  return with_account(
+      swappable_memory::physical(bytes),
+      [&](const std::shared_ptr<holding>& held) {
+        return swappable().allocate(address, bytes, held);
+      },
+      [](const std::shared_ptr<holding>& /*held*/) {});
+}
+
 CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) noexcept {
+  if (bytes >= swappable_memory::smallest && swappable().is_possible()) {
+    return allocate_swappable(address, bytes);
+  }
   return allocate(
       allocations(), physical(bytes), [&] { return *address; },
       [&] { return call_driver<CUresult>(id_cuMemAlloc_v2, address, bytes); });
@@ -88,6 +125,11 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, std::size_t* pitch, std::size_t w
                          std::size_t height, unsigned element) noexcept {
   // The driver rounds the width up to a multiple of 512.
   const std::uint64_t bytes = times(round_up(width, 512), height);
+  if (bytes >= swappable_memory::smallest && pitch != nullptr && width != 0 &&
+      (element == 4 || element == 8 || element == 16) && swappable().is_possible()) {
+    *pitch = round_up(width, 512);
+    return allocate_swappable(address, bytes);
+  }
   return allocate(
       allocations(), physical(bytes), [&] { return *address; },
       [&] {
@@ -117,6 +159,10 @@ CUresult mem_alloc_from_pool(CUdeviceptr* address, std::size_t bytes, CUmemoryPo
 }
 
 CUresult mem_free(CUdeviceptr address) noexcept {
+  if (swappable().begins_at(address)) {
+    const submission in_turn(work::other);
+    return swappable().free(address);
+  }
   return free_entry(allocations(), address,
                     [&] { return call_driver<CUresult>(id_cuMemFree_v2, address); });
 }
@@ -200,12 +246,12 @@ CUresult mipmapped_array_destroy(CUmipmappedArray array) noexcept {
 
 CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
                     const CUmemAllocationProp* properties, unsigned long long flags) noexcept {
-  const auto create = [&] {
+  const auto create = [&](const std::shared_ptr<holding>& /*held*/) {
     return call_driver<CUresult>(id_cuMemCreate, handle, bytes, properties, flags);
   };
   // Chunks may lie in the host's memory too.
   if (properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return create();
+    return create(nullptr);
   }
   return with_account(bytes, create, [&](std::shared_ptr<holding> held) {
     chunks().add(*handle, std::move(held));
@@ -222,6 +268,9 @@ CUresult mem_release(CUmemGenericAllocationHandle handle) noexcept {
 }
 
 CUresult mem_retain(CUmemGenericAllocationHandle* handle, void* address) noexcept {
+  if (swappable().find(reinterpret_cast<CUdeviceptr>(address), nullptr, nullptr)) {
+    return CUDA_ERROR_INVALID_VALUE;  // as for all that cuMemAlloc() has made
+  }
   const CUresult result = call_driver<CUresult>(id_cuMemRetainAllocationHandle, handle, address);
   if (result == CUDA_SUCCESS) {
     chunks().retain(*handle, reinterpret_cast<CUdeviceptr>(address));
@@ -255,7 +304,9 @@ CUresult end_context(CUcontext context, Call&& call) {
   if (context == nullptr) {
     return call();
   }
+  const submission in_turn(work::other);
   detach_all(context);
+  swappable().free_all(context);
   auto freed = allocations().take_all(context);
   auto freed_arrays = arrays().take_all(context);
   const CUresult result = call();
@@ -291,10 +342,42 @@ CUcontext primary_of(CUdevice device) noexcept {
 CUresult primary_retain(CUcontext* context, CUdevice device) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRetain, context, device);
   if (result == CUDA_SUCCESS) {
+    swappable().note_context(*context);
     const std::lock_guard lock(primaries().mutex);
     primaries().of[device] = *context;
   }
   return result;
+}
+
+template <function_id Id, typename Function>
+struct makes_context;
+
+template <function_id Id, typename... Arguments>
+struct makes_context<Id, CUresult(CUcontext*, Arguments...)> {
+  static CUresult call(CUcontext* made, Arguments... arguments) noexcept {
+    const CUresult result = call_driver<CUresult>(Id, made, arguments...);
+    if (result == CUDA_SUCCESS) {
+      swappable().note_context(*made);
+    }
+    return result;
+  }
+};
+
+CUresult enable_peer_access(CUcontext peer, unsigned flags) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuCtxEnablePeerAccess, peer, flags);
+  CUdevice user = 0;
+  CUdevice owner = 0;
+  if (result != CUDA_SUCCESS || call_driver<CUresult>(id_cuCtxGetDevice, &user) != CUDA_SUCCESS) {
+    return result;
+  }
+  {
+    const driver_scope scope(peer);
+    if (call_driver<CUresult>(id_cuCtxGetDevice, &owner) != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  const submission in_turn(work::other);
+  return swappable().give_access(owner, user);
 }
 
 template <function_id Id>
@@ -321,12 +404,22 @@ CUresult primary_reset(CUdevice device) noexcept {
 
 CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuMemGetInfo_v2, free, total);
+  const bool has_turns = result == CUDA_SUCCESS && swappable().is_possible();
   memory_facts facts;
   if (result == CUDA_SUCCESS && ask_memory(facts)) {
     *total = std::min<std::size_t>(*total, facts.limit);
-    *free = std::min<std::size_t>(*free, facts.limit - std::min(facts.limit, facts.used));
+    // With turns it is of no account what other programs have on the GPU now.
+    const std::uint64_t on_gpu =
+        has_turns && facts.most != 0 ? facts.most - std::min(facts.most, facts.own) : *free;
+    *free = std::min({on_gpu, facts.limit - std::min(facts.limit, facts.used), *total});
   }
   return result;
+}
+
+CUresult get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) noexcept {
+  return swappable().find(address, base, bytes)
+             ? CUDA_SUCCESS
+             : call_driver<CUresult>(id_cuMemGetAddressRange_v2, base, bytes, address);
 }
 
 CUresult device_total_mem(std::size_t* bytes, CUdevice device) noexcept {
@@ -348,6 +441,11 @@ CUresult init(unsigned flags) noexcept {
 template <typename Function>
 void* address_of(Function* function) noexcept {
   return reinterpret_cast<void*>(function);
+}
+
+template <function_id Id, typename Function>
+void* makes() noexcept {
+  return address_of(&makes_context<Id, Function>::call);
 }
 
 }  // namespace
@@ -387,6 +485,17 @@ void* memory_wrapper(function_id id) noexcept {
     case id_cuDevicePrimaryCtxReset: return address_of(&primary_reset<id_cuDevicePrimaryCtxReset>);
     case id_cuDevicePrimaryCtxReset_v2:
       return address_of(&primary_reset<id_cuDevicePrimaryCtxReset_v2>);
+    case id_cuCtxCreate: return makes<id_cuCtxCreate, CUresult(CUcontext*, unsigned, CUdevice)>();
+    case id_cuCtxCreate_v2:
+      return makes<id_cuCtxCreate_v2, CUresult(CUcontext*, unsigned, CUdevice)>();
+    case id_cuCtxCreate_v3:
+      return makes<id_cuCtxCreate_v3,
+                   CUresult(CUcontext*, CUexecAffinityParam*, int, unsigned, CUdevice)>();
+    case id_cuCtxCreate_v4:
+      return makes<id_cuCtxCreate_v4,
+                   CUresult(CUcontext*, CUctxCreateParams*, unsigned, CUdevice)>();
+    case id_cuCtxEnablePeerAccess: return address_of(&enable_peer_access);
+    case id_cuMemGetAddressRange_v2: return address_of(&get_address_range);
     case id_cuMemGetInfo_v2: return address_of(&mem_get_info);
     case id_cuDeviceTotalMem_v2: return address_of(&device_total_mem);
     default: return nullptr;

@@ -10,6 +10,8 @@
 #include "gdev/shared_memory.h"
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
+#include "interposer/driver_scope.hpp"
+#include "interposer/gate.hpp"
 
 namespace gdev {
 
@@ -59,22 +61,6 @@ int errno_of(CUresult result) noexcept {
     default: return EIO;
   }
 }
-
-/** Lets this thread make calls that a stream capture of the program would forbid. */
-class relaxed_capture {
- public:
-  relaxed_capture() noexcept { exchange(); }
-  relaxed_capture(const relaxed_capture&) = delete;
-  relaxed_capture& operator=(const relaxed_capture&) = delete;
-  ~relaxed_capture() { exchange(); }
-
- private:
-  void exchange() noexcept {
-    static_cast<void>(call_driver<CUresult>(id_cuThreadExchangeStreamCaptureMode, &mode_));
-  }
-
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
 
 struct place {
   CUcontext context = nullptr;
@@ -182,7 +168,7 @@ int make_segment(message asked) noexcept {
   if (const int error = find_place(here); error != 0) {
     return -error;
   }
-  const relaxed_capture relaxed;
+  const driver_scope scope(here.context);
   const CUmemAllocationProp properties = properties_on(here.device);
   const CUmemAllocationProp* const wanted = &properties;
   std::size_t unit = 0;
@@ -203,7 +189,11 @@ int make_segment(message asked) noexcept {
     return -error;
   }
   file_descriptor chunk;
-  int error = errno_of(make_chunk(physical, here.device, chunk));
+  int error = 0;
+  {
+    const submission in_turn(work::other);
+    error = errno_of(make_chunk(physical, here.device, chunk));
+  }
   if (error == 0) {
     asked.kind = message_kind::key_make;
     asked.numbers[3] = physical;
@@ -233,13 +223,12 @@ message about(message_kind kind, std::uint64_t id, std::uint64_t second = 0) noe
 
 /** Undoes an attachment that is in no table any more. */
 void undo(CUdeviceptr address, const attachment& one) noexcept {
-  const relaxed_capture relaxed;
-  if (call_driver<CUresult>(id_cuCtxPushCurrent_v2, one.of) == CUDA_SUCCESS) {
+  {
+    const submission in_turn(work::other);
+    const driver_scope scope(one.of);
     static_cast<void>(call_driver<CUresult>(id_cuCtxSynchronize));
-    CUcontext popped = nullptr;
-    static_cast<void>(call_driver<CUresult>(id_cuCtxPopCurrent_v2, &popped));
+    unmap(address, one.bytes);
   }
-  unmap(address, one.bytes);
   // A daemon that does not know of it has lost it, with all segments.
   message said = about(message_kind::key_detach, one.id);
   static_cast<void>(ask(said));
@@ -261,7 +250,8 @@ int attach(int id, CUdeviceptr& address, bool may_write) noexcept {
   int error = find_place(here);
   if (error == 0) {
     made.of = here.context;
-    const relaxed_capture relaxed;
+    const submission in_turn(work::other);
+    const driver_scope scope(here.context);
     CUmemGenericAllocationHandle chunk = 0;
     void* const number = reinterpret_cast<void*>(static_cast<std::intptr_t>(file.number()));
     CUresult result =

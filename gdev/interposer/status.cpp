@@ -2,8 +2,8 @@
 
 #include <cerrno>
 
-#include "interposer/call_counts.hpp"
 #include "interposer/driver.hpp"
+#include "interposer/gate.hpp"
 #include "interposer/get_proc_address.hpp"
 #include "interposer/loader.hpp"
 #include "interposer/unknown_names.hpp"
@@ -15,7 +15,7 @@ GDEV_EXPORT int gdev_status(gdev_status_t* status) {
     return -EINVAL;
   }
   status->driver = gdev::driver_path();
-  status->launches = gdev::count_calls(gdev::function_class::launch);
+  status->launches = gdev::count_submissions(gdev::work::launch);
   status->lookups = gdev::lookups();
   status->unknown_functions = gdev::unknown_names().times();
   status->bypasses = gdev::bypasses();

@@ -141,11 +141,26 @@ class account_word {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes share it");
 
-/** What a client and the daemon share: a page of memory of its own for each client. */
+/** What the daemon tells a client, as bits of client_page::order. */
+inline constexpr std::uint32_t order_out = 1;        // be off the GPU; else: be on it
+inline constexpr std::uint32_t order_contended = 2;  // others wait for memory: leave when idle
+
+/**
+ * What a client and the daemon share: a page of memory of its own for each client.
+ *
+ * Each word but the account has one writer. Amounts are in account_unit. All orders are relaxed:
+ * a word says all that its reader needs, and a signal or a message follows each change.
+ */
 struct client_page {
   std::uint32_t version = 0;
   std::uint32_t reserved = 0;
   account_word account;
+  // The daemon writes:
+  std::atomic<std::uint32_t> order{0};
+  std::atomic<std::uint32_t> room{0};  // most that the client may have on the GPU while it enters
+  // The client writes:
+  std::atomic<std::uint32_t> swappable{0};  // of what is in use: what leaves the GPU with a turn
+  std::atomic<std::uint32_t> resident{0};   // of that: what is on the GPU now
 };
 
 inline constexpr std::size_t client_page_bytes = 4096;

@@ -14,25 +14,40 @@
 
 namespace gdev {
 
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 
 /**
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
  *
  * From clients, which are programs under gdev:
- *   hello    name; bytes in use, of a client that comes back to a daemon. Answer: limit, and the
- *            client's page as a descriptor. ENOENT: no such virtual GPU; EACCES: not this user's
- *   want     bytes: the daemon takes them into use. Answer: as of memory. ENOMEM: the limit
- *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU
+ *   hello    name; of a client that comes back to a daemon: bytes in use, 1 if it is off its GPU,
+ *            number and bytes of the GPU. Answer: limit; descriptors: the client's page, and a
+ *            socket of signals. ENOENT: no such virtual GPU; EACCES: not this user's
+ *   want     bytes, and as of gpu (number 0: none): the daemon takes the bytes into use. Answer:
+ *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
+ *            others must leave the GPU first; a signal says when to ask again
+ *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU, bytes that this
+ *            client could have on its GPU
+ *   gpu      number, bytes, free bytes of a GPU that the client uses
+ *   turn     a turn_event; bytes and nanoseconds (below). Answer: name; the page's order. ECANCELED
+ *   host     bytes of the host's memory that the client wants to hold for what is swapped out.
+ *            ENOMEM: more than there may be
  * From commands of root and the daemon's user (others: EPERM):
- *   add      name; limit, owner (all_users: everybody's). EEXIST; EINVAL: name or limit
- *   set      name; limit. ENOENT; EINVAL
+ *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy. EEXIST;
+ *            EINVAL: name or a number
+ *   set      name; as of add; `unchanged` leaves a number as it is. ENOENT; EINVAL
  *   remove   name. ENOENT; EBUSY: it has clients
+ *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
+ *            the host's memory for what is swapped out; `unchanged`. Answer: the numbers. EINVAL
+ *   pause    process, 1 or 0: its clients leave their GPUs until they may go on. ESRCH
  *   stop     the daemon ends
  * From commands of everybody:
- *   list     index. Answer: name; limit, in use, granted, clients, refusals, owner. ENOENT: past
- *            the last
- *   clients  index. Answer: name; process, user, in use, granted, refusals. ENOENT: past the last
+ *   list     index. Answer: name; limit, in use, granted, clients, refusals, owner, reserve,
+ *            priority, full_policy. ENOENT: past the last
+ *   clients  index. Answer: name; process, user, in use, granted, refusals, phase, nanoseconds in
+ *            it, 1 if it is paused, errno of a turn that it could not end, swappable, on the GPU,
+ *            turns, bytes moved out, in, nanoseconds of moving, of waiting. ENOENT: past the last
+ *   gpus     index. Answer: number, bytes, capacity, rooms together. ENOENT: past the last
  * Memory shared by keys. Errors as of the calls in include/gdev/shared_memory.h. From clients
  * (others: ENOTCONN):
  *   key_get     key, bytes, flags. Answer: id. ENOENT: none has the key, also with IPC_CREAT
@@ -52,12 +67,18 @@ enum class message_kind : std::uint32_t {
   hello = 1,
   want = 2,
   memory = 3,
+  gpu = 4,
+  turn = 5,
+  host = 6,
   add = 16,
   set = 17,
   remove = 18,
   list = 19,
   clients = 20,
   stop = 21,
+  settings = 22,
+  pause = 23,
+  gpus = 24,
   key_get = 32,
   key_make = 33,
   key_attach = 34,
@@ -66,6 +87,20 @@ enum class message_kind : std::uint32_t {
   key_set = 37,
   key_remove = 38,
   key_list = 39,
+};
+
+/** A number that a command does not change. */
+inline constexpr std::uint64_t unchanged = ~std::uint64_t{0} - 1;
+
+/** What happens to a client's turn: the client says it. */
+enum class turn_event : std::uint64_t {
+  waits = 1,     // it is off the GPU, and has work
+  leaves = 2,    // it is idle and others wait: it begins to leave. ECANCELED: it need not any more
+  released = 3,  // it is leaving: bytes that are still on the GPU
+  left = 4,      // it is off the GPU: bytes moved, nanoseconds of moving
+  stays = 5,     // it cannot leave now: an errno (ENOMEM: the host has no room; EBUSY: work that
+                 // does not end)
+  entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving
 };
 
 /** Tells whether a message is about memory shared by keys. */
@@ -92,11 +127,11 @@ struct message {
   std::int32_t error = 0;  // of an answer: an errno, or 0
   std::uint32_t reserved = 0;
   std::array<char, 32> name{};  // ended by a zero
-  std::array<std::uint64_t, 6> numbers{};
+  std::array<std::uint64_t, 16> numbers{};
 };
 
 static_assert(std::is_trivially_copyable_v<message>, "it is sent as it is");
-static_assert(sizeof(message) == 96, "the Python commands use the same layout (gdev/_daemon.py)");
+static_assert(sizeof(message) == 176, "the Python commands use the same layout (gdev/_daemon.py)");
 
 /** Returns the name in a message, which may lack its end. */
 [[nodiscard]] inline std::string_view name_of(const message& said) noexcept {

@@ -318,20 +318,33 @@ bool device::is_idle(CUstream where, bool is_per_thread) {
   return chosen.is_done(chosen.submitted());
 }
 
-void device::wait_for_all() {
+std::vector<std::pair<stream*, std::uint64_t>> device::all_work() {
   std::vector<std::pair<stream*, std::uint64_t>> all;
-  {
-    const std::lock_guard lock(mutex_);
-    all.emplace_back(&default_stream_, default_stream_.submitted());
-    for (const std::set<stream*>* streams : {&blocking_, &non_blocking_}) {
-      for (stream* const one : *streams) {
-        all.emplace_back(one, one->submitted());
-      }
+  const std::lock_guard lock(mutex_);
+  all.emplace_back(&default_stream_, default_stream_.submitted());
+  for (const std::set<stream*>* streams : {&blocking_, &non_blocking_}) {
+    for (stream* const one : *streams) {
+      all.emplace_back(one, one->submitted());
     }
   }
-  for (const auto& [one, ticket] : all) {
+  return all;
+}
+
+void device::wait_for_all() {
+  for (const auto& [one, ticket] : all_work()) {
     one->wait(ticket);
   }
+}
+
+void device::record_all(event& which) {
+  const std::uint64_t ticket = watcher_.submit([all = all_work()] {
+    for (const auto& [one, last] : all) {
+      one->wait(last);
+    }
+  });
+  const std::lock_guard lock(which.mutex);
+  which.recorded_in = &watcher_;
+  which.ticket = ticket;
 }
 
 void device::record(event& which, CUstream where, bool is_per_thread) {

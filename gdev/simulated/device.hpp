@@ -15,6 +15,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "simulated/gpu_memory.hpp"
 #include "simulated/stream.hpp"
@@ -78,6 +80,8 @@ class device {
   void wait_for_all();
 
   void record(event& which, CUstream where, bool is_per_thread);
+  /** Records all work of this process. */
+  void record_all(event& which);
   /** Makes a stream wait for an event. */
   void wait_in(CUstream where, bool is_per_thread, event& which);
 
@@ -87,6 +91,8 @@ class device {
     bool is_allocation = false;
   };
 
+  /** Returns all streams, with the last work in each. */
+  [[nodiscard]] std::vector<std::pair<stream*, std::uint64_t>> all_work();
   /** Makes a handle of a chunk. `mutex_` is held. */
   CUmemGenericAllocationHandle add_handle(std::shared_ptr<chunk> memory);
   stream& find(CUstream where, bool is_per_thread);
@@ -98,6 +104,7 @@ class device {
   std::set<allocation_handle*> handles_;
   std::map<CUdeviceptr, std::shared_ptr<chunk>> mapped_;  // by their first address
   stream default_stream_;
+  stream watcher_;              // of record_all()
   std::set<stream*> blocking_;  // these wait for the default stream, and it for them
   std::set<stream*> non_blocking_;
 };

@@ -94,6 +94,11 @@ GDEV_EXPORT(cuEventDestroy, CUevent ended) {
   return CUDA_SUCCESS;
 }
 
+GDEV_EXPORT(cuCtxRecordEvent, CUcontext /*context*/, CUevent which) {
+  the_device().record_all(*reinterpret_cast<event*>(which));
+  return CUDA_SUCCESS;
+}
+
 GDEV_EXPORT(cuEventQuery, CUevent which) {
   event& asked = *reinterpret_cast<event*>(which);
   const std::lock_guard lock(asked.mutex);

@@ -17,8 +17,10 @@ import pytest
 from .gdev_daemon import OUT_OF_MEMORY, Daemon, seed_of_test
 from .simulated_gpu import BUILD, TIMEOUT_S
 
-LAYOUT = struct.Struct("=IIiI32s6Q")
-HELLO, WANT, MEMORY, ADD, SET, REMOVE, LIST, CLIENTS, STOP = 1, 2, 3, 16, 17, 18, 19, 20, 21
+NUMBERS, VERSION = 16, 2
+LAYOUT = struct.Struct(f"=IIiI32s{NUMBERS}Q")
+HELLO, WANT, MEMORY, GPU, TURN, HOST = range(1, 7)
+ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
 MIB = 1 << 20
 
 
@@ -29,9 +31,13 @@ def connect(daemon: Daemon) -> socket.socket:
     return made
 
 
+def packed(kind: int, name: bytes = b"", *numbers: int) -> bytes:
+    return LAYOUT.pack(VERSION, kind, 0, 0, name, *numbers, *[0] * (NUMBERS - len(numbers)))
+
+
 def ask(to: socket.socket, kind: int, name: bytes = b"", *numbers: int) -> tuple[int, list[int]]:
     """Returns the error and the numbers of the answer."""
-    to.sendall(LAYOUT.pack(1, kind, 0, 0, name, *numbers, *[0] * (6 - len(numbers))))
+    to.sendall(packed(kind, name, *numbers))
     answer = LAYOUT.unpack(to.recv(LAYOUT.size))
     return answer[2], list(answer[5:])
 
@@ -45,17 +51,25 @@ def works(daemon: Daemon) -> None:
 def test_random_bytes_end_nothing_but_their_connection(daemon: Daemon) -> None:
     chance = random.Random(seed_of_test())
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
-    kinds = [HELLO, WANT, MEMORY, ADD, SET, REMOVE, LIST, CLIENTS, 0, 99, 1 << 31]
+    kinds = [*range(1, 8), *range(16, 26), 99, 1 << 31]
+    kinds.remove(STOP)
     for _ in range(300):
         with connect(daemon) as one:
             for _ in range(chance.randrange(1, 6)):
                 if chance.random() < 0.3:
-                    data = chance.randbytes(chance.choice([0, 1, 95, 96, 97, 4000]))
+                    data = chance.randbytes(
+                        chance.choice([0, 1, LAYOUT.size - 1, LAYOUT.size, 4000])
+                    )
                 else:
                     name = chance.choice([b"a", b"", b"\xff" * 32, chance.randbytes(32)])
-                    numbers = [chance.choice([0, 1, 4096, 1 << 63, (1 << 64) - 1])] * 6
+                    values = [0, 1, 2, 5, 4096, 1 << 63, (1 << 64) - 1]
                     data = LAYOUT.pack(
-                        1, chance.choice(kinds), 0, chance.randrange(1 << 32), name, *numbers
+                        VERSION,
+                        chance.choice(kinds),
+                        0,
+                        chance.randrange(1 << 32),
+                        name,
+                        *chance.choices(values, k=NUMBERS),
                     )
                 try:
                     one.sendall(data)
@@ -68,9 +82,9 @@ def test_random_bytes_end_nothing_but_their_connection(daemon: Daemon) -> None:
 
 def test_another_version_is_told_so(daemon: Daemon) -> None:
     with connect(daemon) as one:
-        one.sendall(LAYOUT.pack(2, LIST, 0, 0, b"", *[0] * 6))
+        one.sendall(LAYOUT.pack(VERSION + 1, LIST, 0, 0, b"", *[0] * NUMBERS))
         version, _, error, *_ = LAYOUT.unpack(one.recv(LAYOUT.size))
-        assert (version, error) == (1, 71)  # EPROTO
+        assert (version, error) == (VERSION, 71)  # EPROTO
 
 
 def test_a_claim_of_memory_goes_no_further_than_the_limit(daemon: Daemon) -> None:
@@ -94,8 +108,8 @@ def test_a_page_with_anything_in_it_hurts_its_client_only(daemon: Daemon) -> Non
     daemon.must("vgpu", "add", "b", "--memory", "8MiB")
     with connect(daemon) as liar, daemon.program("b") as other:
         other.does("init")
-        liar.sendall(LAYOUT.pack(1, HELLO, 0, 0, b"a", *[0] * 6))
-        _, files, _, _ = socket.recv_fds(liar, LAYOUT.size, 1)
+        liar.sendall(packed(HELLO, b"a"))
+        _, files, _, _ = socket.recv_fds(liar, LAYOUT.size, 2)
         for word in (0, (1 << 64) - 1, 1 << 63, (1 << 63) - 1, 0xFFFFFFFF, 0x7FFFFFFF << 32):
             os.pwrite(files[0], struct.pack("=Q", word), 8)
             assert ask(liar, WANT, b"", 4096)[0] in (0, 12)
@@ -113,8 +127,8 @@ def test_what_was_given_to_one_is_not_taken_back_for_another(daemon: Daemon) -> 
     with connect(daemon) as one, connect(daemon) as other:
         files = []
         for client in (one, other):
-            client.sendall(LAYOUT.pack(1, HELLO, 0, 0, b"a", *[0] * 6))
-            files += socket.recv_fds(client, LAYOUT.size, 1)[1]
+            client.sendall(packed(HELLO, b"a"))
+            files.append(socket.recv_fds(client, LAYOUT.size, 2)[1][0])
         assert ask(one, WANT, b"", 8 * MIB)[0] == 0
         assert ask(other, WANT, b"", 1000 * MIB)[0] == 0
         for file, mebibytes in zip(files, (8, 1000), strict=True):
@@ -184,11 +198,12 @@ def test_another_user_may_join_and_list_and_no_more(daemon: Daemon) -> None:
     code = f"""
 import os, socket, struct, sys
 os.setuid(65534)
-layout = struct.Struct("=IIiI32s6Q")
+layout = struct.Struct("=IIiI32s{NUMBERS}Q")
 def ask(kind, name=b"", *numbers):
     one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     one.connect({str(daemon.socket)!r})
-    one.sendall(layout.pack(1, kind, 0, 0, name, *numbers, *[0] * (6 - len(numbers))))
+    numbers += (0,) * ({NUMBERS} - len(numbers))
+    one.sendall(layout.pack({VERSION}, kind, 0, 0, name, *numbers))
     return layout.unpack(one.recv(layout.size))[2]
 print(ask({ADD}, b"b", 4096), ask({SET}, b"own", 4096), ask({REMOVE}, b"own"), ask({STOP}),
       ask({LIST}), ask({CLIENTS}, b"", 5), ask({HELLO}, b"own"), ask({HELLO}, b"all"))

@@ -28,7 +28,7 @@ from .segments import (
 )
 from .simulated_gpu import TIMEOUT_S
 from .test_limits import used, wait_until_used
-from .test_protocol import HELLO, LAYOUT, LIST, WANT, ask, connect, works
+from .test_protocol import HELLO, LAYOUT, LIST, NUMBERS, VERSION, WANT, ask, connect, packed, works
 
 GET, GIVE, ATTACH, DETACH, STATUS, SET, REMOVE, KEYS = range(32, 40)
 
@@ -40,8 +40,7 @@ def join(daemon: Daemon) -> socket.socket:
 
 
 def give(to: socket.socket, files: list[int], *numbers: int) -> tuple[int, list[int]]:
-    data = LAYOUT.pack(1, GIVE, 0, 0, b"", *numbers, *[0] * (6 - len(numbers)))
-    socket.send_fds(to, [data], files)
+    socket.send_fds(to, [packed(GIVE, b"", *numbers)], files)
     answer = LAYOUT.unpack(to.recv(LAYOUT.size))
     return answer[2], list(answer[5:])
 
@@ -81,9 +80,11 @@ def test_descriptors_from_strangers_do_not_stay(shared: Daemon) -> None:
             if chance.random() < 0.5:
                 ask(one, HELLO, b"a")
             for _ in range(chance.randrange(1, 5)):
-                numbers = [chance.choice([0, 1, 7, 4096, BLOCK, MAKE, 1 << 63, (1 << 64) - 1])] * 6
+                numbers = [
+                    chance.choice([0, 1, 7, 4096, BLOCK, MAKE, 1 << 63, (1 << 64) - 1])
+                ] * NUMBERS
                 data = LAYOUT.pack(
-                    chance.choice([1, 1, 1, 2]), chance.choice(kinds), 0, 0, b"a", *numbers
+                    chance.choice([VERSION] * 3 + [1]), chance.choice(kinds), 0, 0, b"a", *numbers
                 )
                 data = chance.choice([data, data, data, data[:50], data + b"x"])
                 try:
@@ -193,11 +194,12 @@ def test_another_user_has_the_rights_of_the_mode(shared: Daemon) -> None:
         code = f"""
 import os, socket, struct
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-layout = struct.Struct("=IIiI32s6Q")
+layout = struct.Struct("=IIiI32s{NUMBERS}Q")
 one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 one.connect({str(shared.socket)!r})
 def ask(kind, *numbers, name=b""):
-    one.sendall(layout.pack(1, kind, 0, 0, name, *numbers, *[0] * (6 - len(numbers))))
+    numbers += (0,) * ({NUMBERS} - len(numbers))
+    one.sendall(layout.pack({VERSION}, kind, 0, 0, name, *numbers))
     return layout.unpack(one.recv(layout.size))[2]
 ask({HELLO}, name=b"all")
 for key, number in {list(ids.items())!r}:

@@ -14,10 +14,14 @@ from typing import Final
 
 from gdev import _files
 
-_LAYOUT: Final = struct.Struct("=IIiI32s6Q")
-_VERSION: Final = 1
-ADD, SET, REMOVE, LIST, CLIENTS, STOP = range(16, 22)
+NUMBERS: Final = 16
+LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
+VERSION: Final = 2
+ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
 KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
+UNCHANGED: Final = 2**64 - 2
+PHASES: Final = ("on", "leaving", "off", "entering")
+WHEN_FULL: Final = ("swap", "wait", "fail")
 ALL_USERS: Final = 2**64 - 1
 _REMOVED: Final = 0o1000  # in a segment's mode
 NAME_BYTES: Final = 32  # with the zero at its end
@@ -31,6 +35,7 @@ _MEANINGS: Final = {
     errno.EIDRM: "it has been removed",
     errno.EPERM: "only its daemon's user and root may do this",
     errno.EINVAL: "a name has 1 to 31 letters, digits, '.', '_' or '-'",
+    errno.ESRCH: "no such process runs under gdev",
     errno.EPROTO: "the daemon is of another version: gdev stop",
 }
 _NO_DAEMON: Final = "no daemon runs (gdev run and gdev vgpu add start it)"
@@ -52,6 +57,10 @@ class Vgpu:
     refusals: int
     """How often a client asked for more than the limit."""
     owner: int
+    reserve: int
+    """As much of the GPU is never taken away from its programs."""
+    priority: int
+    when_full: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,30 @@ class Client:
     used: int
     granted: int
     refusals: int
+    phase: str
+    """Where it is: on the GPU, leaving it, off it, entering it."""
+    phase_ns: int
+    is_paused: bool
+    stays: int
+    """The errno of a turn that it could not end, or 0."""
+    swappable: int
+    resident: int
+    turns: int
+    bytes_out: int
+    bytes_in: int
+    moving_ns: int
+    waiting_ns: int
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """A GPU on which programs take turns. All amounts are bytes."""
+
+    number: int
+    total: int
+    capacity: int
+    rooms: int
+    """What the programs on it may have."""
 
 
 @dataclass(frozen=True)
@@ -107,36 +140,75 @@ class Daemon:
 
     def ask(self, kind: int, name: str = "", *numbers: int) -> tuple[str, list[int]]:
         """Sends a message. Returns the name and the numbers of the answer."""
-        values = [*numbers, *[0] * (6 - len(numbers))]
+        values = [*numbers, *[0] * (NUMBERS - len(numbers))]
         encoded = name.encode()
         if len(encoded) >= NAME_BYTES:
             raise _refusal(errno.EINVAL, name)
         try:
-            self._socket.sendall(_LAYOUT.pack(_VERSION, kind, 0, 0, encoded, *values))
-            answer = self._socket.recv(_LAYOUT.size)
+            self._socket.sendall(LAYOUT.pack(VERSION, kind, 0, 0, encoded, *values))
+            answer = self._socket.recv(LAYOUT.size)
         except TimeoutError:
             raise OSError(errno.ETIMEDOUT, "the daemon does not answer", self._path) from None
-        if len(answer) != _LAYOUT.size:
+        if len(answer) != LAYOUT.size:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), self._path)
-        _, _, error, _, said, *values = _LAYOUT.unpack(answer)
+        _, _, error, _, said, *values = LAYOUT.unpack(answer)
         if error:
             raise _refusal(error, name or self._path)
         return said.partition(b"\0")[0].decode(errors="replace"), values
 
     def vgpus(self) -> list[Vgpu]:
         """Returns the virtual GPUs, in the order in which they were added."""
-        return [Vgpu(name, *numbers) for name, numbers in self._all(LIST)]
+        return [
+            Vgpu(
+                name=name,
+                limit=n[0],
+                used=n[1],
+                granted=n[2],
+                clients=n[3],
+                refusals=n[4],
+                owner=n[5],
+                reserve=n[6],
+                priority=n[7] - (n[7] >> 63 << 64),
+                when_full=WHEN_FULL[n[8]],
+            )
+            for name, n in self._all(LIST)
+        ]
 
     def clients(self) -> list[Client]:
         """Returns the programs, the oldest first."""
-        return [Client(name, *numbers[:5]) for name, numbers in self._all(CLIENTS)]
+        return [
+            Client(
+                vgpu=name,
+                process=n[0],
+                user=n[1],
+                used=n[2],
+                granted=n[3],
+                refusals=n[4],
+                phase=PHASES[n[5]],
+                phase_ns=n[6],
+                is_paused=bool(n[7]),
+                stays=n[8],
+                swappable=n[9],
+                resident=n[10],
+                turns=n[11],
+                bytes_out=n[12],
+                bytes_in=n[13],
+                moving_ns=n[14],
+                waiting_ns=n[15],
+            )
+            for name, n in self._all(CLIENTS)
+        ]
+
+    def gpus(self) -> list[GpuUse]:
+        """Returns the GPUs on which programs take turns."""
+        return [GpuUse(*numbers[:4]) for _, numbers in self._all(GPUS)]
 
     def segments(self) -> list[Segment]:
         """Returns the segments that the user may read, the oldest first; all to the daemon's."""
         found = []
         for _, (number, *_) in self._all(KEY_LIST):
             try:
-                name, (key, size, owner, _, mode, _) = self.ask(KEY_STATUS, "", number)
+                name, (key, size, owner, _, mode, *_) = self.ask(KEY_STATUS, "", number)
             except OSError as error:
                 if error.errno != errno.EIDRM:  # it is gone meanwhile
                     raise

@@ -30,12 +30,29 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 vgpus = typer.Typer(no_args_is_help=True, help="Add, change and remove virtual GPUs.")
+gpus = typer.Typer(no_args_is_help=True, help="What programs may have of the GPUs.")
 
 segments = typer.Typer(help="List device memory that is shared by keys, and remove it.")
 
+Process = Annotated[int, typer.Argument(help="The program's process, as gdev ps shows it.")]
 Name = Annotated[str, typer.Argument(help="Name of the virtual GPU.")]
 Memory = Annotated[
     str, typer.Option("--memory", help="The limit for all its programs together: 60GiB, none.")
+]
+Reserve = Annotated[
+    str | None,
+    typer.Option("--reserve", help="So much of a GPU is never taken away from its programs."),
+]
+Priority = Annotated[
+    int | None, typer.Option("--priority", help="The higher one is served first: -1000 to 1000.")
+]
+WhenFull = Annotated[
+    str | None,
+    typer.Option(
+        "--when-full",
+        help="When the GPU is full: 'swap' (others leave when their turn is over), 'wait' (until"
+        " others free memory), 'fail' (out of memory).",
+    ),
 ]
 
 
@@ -76,7 +93,7 @@ def environment_of(vgpu: str) -> dict[str, str]:
         known = {one.name for one in daemon.vgpus()}
         if vgpu == "default" and vgpu not in known:
             with contextlib.suppress(FileExistsError):  # another command was sooner
-                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS)
+                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 3)
         elif vgpu not in known:
             raise OSError(errno.ENOENT, "there is no such virtual GPU (gdev vgpu add)", vgpu)
     return dict(os.environ) | {
@@ -91,21 +108,35 @@ def environment_of(vgpu: str) -> dict[str, str]:
 def add_command(
     name: Name,
     memory: Memory,
+    reserve: Reserve = None,
+    priority: Priority = None,
+    when_full: WhenFull = None,
     everybody: Annotated[
         bool, typer.Option("--everybody", help="All users may use it, not only its owner.")
     ] = False,
 ) -> None:
     """Add a virtual GPU: gdev vgpu add a --memory 60GiB."""
     owner = _daemon.ALL_USERS if everybody else os.getuid()
+    policy = policy_of(reserve, priority, when_full)
     with _daemon.connect(start=True) as daemon:
-        daemon.ask(_daemon.ADD, name, limit_of(memory), owner)
+        daemon.ask(_daemon.ADD, name, limit_of(memory), owner, *policy)
 
 
 @vgpus.command("set")
-def set_command(name: Name, memory: Memory) -> None:
+def set_command(
+    name: Name,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="The limit for all its programs together.")
+    ] = None,
+    reserve: Reserve = None,
+    priority: Priority = None,
+    when_full: WhenFull = None,
+) -> None:
     """Change a virtual GPU while programs use it: gdev vgpu set a --memory 80GiB."""
+    limit = _daemon.UNCHANGED if memory is None else limit_of(memory)
+    policy = policy_of(reserve, priority, when_full)
     with _daemon.connect(start=False) as daemon:
-        daemon.ask(_daemon.SET, name, limit_of(memory))
+        daemon.ask(_daemon.SET, name, limit, 0, *policy)
 
 
 @vgpus.command("rm")
@@ -125,11 +156,15 @@ def list_command() -> None:
                 "none" if one.limit == NO_LIMIT else format_size(one.limit),
                 format_size(one.used),
                 str(one.clients),
+                format_size(one.reserve),
+                str(one.priority),
+                one.when_full,
                 str(one.refusals),
             )
             for one in daemon.vgpus()
         ]
-    print_table(("NAME", "LIMIT", "USED", "PROGRAMS", "REFUSED"), rows)
+    head = ("NAME", "LIMIT", "USED", "PROGRAMS", "RESERVE", "PRIORITY", "WHEN FULL", "REFUSED")
+    print_table(head, rows)
 
 
 @app.command("ps")
@@ -137,10 +172,85 @@ def ps_command() -> None:
     """List the programs that run under gdev."""
     with _daemon.connect(start=False) as daemon:
         rows = [
-            (str(one.process), one.vgpu, format_size(one.used), str(one.refusals))
+            (
+                str(one.process),
+                one.vgpu,
+                format_size(one.used),
+                str(one.refusals),
+                state_of(one),
+                format_size(one.swappable - min(one.swappable, one.resident)),
+            )
             for one in daemon.clients()
         ]
-    print_table(("PROCESS", "VGPU", "USED", "REFUSED"), rows)
+    print_table(("PROCESS", "VGPU", "USED", "REFUSED", "GPU", "SWAPPED"), rows)
+
+
+def state_of(one: _daemon.Client) -> str:
+    """Returns where a program is, in a word or two."""
+    words = [one.phase]
+    if one.is_paused:
+        words.append("paused")
+    if one.stays:
+        # ENOMEM: the host has no room for it; EBUSY: its work does not end.
+        words.append("no host memory" if one.stays == errno.ENOMEM else "busy")
+    return ", ".join(words)
+
+
+@app.command("pause")
+def pause_command(process: Process) -> None:
+    """Take a program off its GPU until it is resumed."""
+    with _daemon.connect(start=False) as daemon:
+        daemon.ask(_daemon.PAUSE, "", process, 1)
+
+
+@app.command("resume")
+def resume_command(process: Process) -> None:
+    """Let a paused program go on."""
+    with _daemon.connect(start=False) as daemon:
+        daemon.ask(_daemon.PAUSE, "", process, 0)
+
+
+@gpus.command("set")
+def gpu_set_command(
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help="Most of each GPU for all programs together: 60GiB, none."),
+    ] = None,
+    spare: Annotated[
+        str | None,
+        typer.Option(
+            "--spare", help="Of that: kept free for programs whose turn begins, to begin sooner."
+        ),
+    ] = None,
+    host_memory: Annotated[
+        str | None,
+        typer.Option("--host-memory", help="Most of the host's memory for what is swapped out."),
+    ] = None,
+) -> None:
+    """Change what programs may have of the GPUs and of the host."""
+    numbers = [
+        _daemon.UNCHANGED if memory is None else limit_of(memory),
+        _daemon.UNCHANGED if spare is None else parse_size(spare),
+        _daemon.UNCHANGED if host_memory is None else parse_size(host_memory),
+    ]
+    with _daemon.connect(start=True) as daemon:
+        daemon.ask(_daemon.SETTINGS, "", *numbers)
+
+
+@gpus.command("list")
+def gpu_list_command() -> None:
+    """List the GPUs on which programs take turns."""
+    with _daemon.connect(start=False) as daemon:
+        rows = [
+            (
+                f"{one.number:016x}",
+                format_size(one.total),
+                format_size(one.capacity),
+                format_size(one.rooms),
+            )
+            for one in daemon.gpus()
+        ]
+    print_table(("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN"), rows)
 
 
 @segments.callback(invoke_without_command=True)
@@ -186,6 +296,7 @@ def stop_command() -> None:
 
 
 app.add_typer(vgpus, name="vgpu")
+app.add_typer(gpus, name="gpu")
 app.add_typer(segments, name="shm")
 
 
@@ -213,6 +324,21 @@ def limit_of(text: str) -> int:
     if not 0 < limit <= NO_LIMIT:
         raise ValueError(f"a limit is 1 byte to {format_size(NO_LIMIT)}, or 'none': {text}")
     return limit
+
+
+def policy_of(
+    reserve: str | None, priority: int | None, when_full: str | None
+) -> tuple[int, int, int]:
+    """Returns a policy as the daemon's numbers. Raises ValueError."""
+    if when_full is not None and when_full not in _daemon.WHEN_FULL:
+        raise ValueError(f"--when-full is one of {', '.join(_daemon.WHEN_FULL)}: {when_full}")
+    if priority is not None and not -1000 <= priority <= 1000:
+        raise ValueError(f"a priority is -1000 to 1000: {priority}")
+    return (
+        _daemon.UNCHANGED if reserve is None else parse_size(reserve),
+        _daemon.UNCHANGED if priority is None else priority % 2**64,
+        _daemon.UNCHANGED if when_full is None else _daemon.WHEN_FULL.index(when_full),
+    )
 
 
 def complain(error: OSError) -> None:

@@ -12,7 +12,7 @@
  *                         reference to the chunk that is mapped there
  *   churn BYTES TIMES     allocates and frees; "ok N": so many allocations failed
  *   timer                 a signal interrupts the program every 20 ms from now on
- *   free KEY
+ *   free KEY              address KEY: "ok N", its address
  *   info, total           cuMemGetInfo: free and total; cuDeviceTotalMem
  *   reset                 cuDevicePrimaryCtxReset
  *   fill KEY VALUE BYTES  check KEY VALUE BYTES: "ok 1" if all 4-byte numbers are VALUE
@@ -177,6 +177,10 @@ CUresult obey(const std::string& line, std::string& said) {
   }
   if (kind == "free") {
     return free_thing(named());
+  }
+  if (kind == "address") {
+    said = std::to_string(named().address);
+    return CUDA_SUCCESS;
   }
   if (kind == "map") {
     return map(named());

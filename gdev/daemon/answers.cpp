@@ -1,0 +1,375 @@
+// What the daemon answers to each message.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <initializer_list>
+#include <limits>
+#include <sstream>
+#include <string_view>
+
+#include "daemon/connection.hpp"
+#include "daemon/server.hpp"
+
+namespace gdev {
+
+namespace {
+
+void put(message& said, std::string_view name, std::initializer_list<std::uint64_t> numbers) {
+  static_cast<void>(set_name(said, name));
+  std::copy(numbers.begin(), numbers.end(), said.numbers.begin());
+}
+
+/** Stores a policy of three numbers. Returns false if one of them is none. */
+bool read_policy(const std::uint64_t* numbers, vgpu_policy& policy) noexcept {
+  constexpr std::int64_t priority_max = 1000;
+  if (numbers[0] != unchanged) {
+    policy.reserve = units_of(numbers[0]);
+  }
+  if (numbers[1] != unchanged) {
+    const auto priority = static_cast<std::int64_t>(numbers[1]);
+    if (priority < -priority_max || priority > priority_max) {
+      return false;
+    }
+    policy.priority = static_cast<int>(priority);
+  }
+  if (numbers[2] != unchanged) {
+    if (numbers[2] > static_cast<std::uint64_t>(full_policy::fail)) {
+      return false;
+    }
+    policy.when_full = static_cast<full_policy>(numbers[2]);
+  }
+  return true;
+}
+
+/** A name is a word of the state file and of tables. */
+bool is_word(std::string_view name) noexcept {
+  return !name.empty() && name.size() < message{}.name.size() &&
+         name.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
+             std::string_view::npos;
+}
+
+/** How long clients of an earlier daemon have to come back; they look for one twice a second. */
+constexpr std::uint64_t clients_come_back_ns = 1'500'000'000;
+
+std::uint64_t signed_number(int value) noexcept {
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
+}
+
+}  // namespace
+
+std::uint64_t server::now() noexcept {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
+}
+
+bool server::may_command(const connection& from) const noexcept {
+  return from.peer.uid == 0 || from.peer.uid == geteuid();
+}
+
+message server::join(connection& from, const message& asked) {
+  message said;
+  said.kind = asked.kind;
+  if (from.has_joined) {
+    said.error = EALREADY;
+    return said;
+  }
+  try {
+    from.page = std::make_unique<shared_page>();
+    // Where the process is in another name space, only the connection tells of its end.
+    from.process = file_descriptor(
+        from.peer.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, from.peer.pid, 0)) : -1);
+    if (from.process) {
+      watch_process(from);
+    }
+  } catch (const std::system_error& error) {
+    said.error = error.code().value();
+    return said;
+  }
+  said.error =
+      accounts_.join(from.id, name_of(asked), static_cast<std::uint64_t>(from.peer.pid),
+                     from.peer.uid, from.page->words().account, units_of(asked.numbers[0]));
+  from.has_joined = said.error == 0;
+  note_clients(from.has_joined);
+  if (from.has_joined) {
+    turns_.join(from.id, from.page->words(), now());
+    const std::uint64_t total = units_of(asked.numbers[3]);
+    turns_.use_gpu(from.id, asked.numbers[2], total, total, now());
+    if (asked.numbers[1] != 0) {
+      turns_.come_back_out(from.id, now());
+    }
+  }
+  said.numbers[0] = accounts_.report(from.id).limit * account_unit;
+  return said;
+}
+
+void server::put_memory(const connection& from, message& said) const {
+  const vgpu_report found = accounts_.report(from.id);
+  put(said, found.name,
+      {found.limit * account_unit, found.used * account_unit,
+       turns_.most_for(from.id) * account_unit});
+}
+
+/** What clients ask. */
+message server::answer_client(connection& from, const message& asked) {
+  message said;
+  said.kind = asked.kind;
+  if (!from.has_joined) {
+    said.error = ENOENT;
+    return said;
+  }
+  const auto& numbers = asked.numbers;
+  switch (asked.kind) {
+    case message_kind::want:
+      turns_.use_gpu(from.id, numbers[1], units_of(numbers[2]), units_of(numbers[3]), now());
+      said.error = turns_.want(from.id, units_of(numbers[0]), now());
+      put_memory(from, said);
+      break;
+    case message_kind::memory: put_memory(from, said); break;
+    case message_kind::gpu:
+      turns_.use_gpu(from.id, numbers[0], units_of(numbers[1]), units_of(numbers[2]), now());
+      put_memory(from, said);
+      break;
+    case message_kind::turn:
+      said.error = turns_.happen(from.id, static_cast<turn_event>(numbers[0]), numbers[1],
+                                 numbers[2], now());
+      said.numbers[0] = from.page->words().order.load(std::memory_order_relaxed);
+      break;
+    default: {  // host
+      std::uint64_t others = 0;
+      for (const auto& [id, one] : connections_) {
+        others += id != from.id ? one->host_bytes : 0;
+      }
+      const std::uint64_t most = turns_.settings().host * account_unit;
+      if (others > most || numbers[0] > most - others) {
+        said.error = ENOMEM;
+      } else {
+        from.host_bytes = numbers[0];
+      }
+      break;
+    }
+  }
+  return said;
+}
+
+/** What everybody may ask. */
+message server::answer_query(const message& asked) const {
+  message said;
+  said.kind = asked.kind;
+  const std::uint64_t index = asked.numbers[0];
+  if (asked.kind == message_kind::list) {
+    const auto all = accounts_.vgpus();
+    if (index < all.size()) {
+      const vgpu_report& one = all[index];
+      put(said, one.name,
+          {one.limit * account_unit, one.used * account_unit, one.granted * account_unit,
+           one.clients, one.refusals, one.owner, one.policy.reserve * account_unit,
+           signed_number(one.policy.priority), static_cast<std::uint64_t>(one.policy.when_full)});
+      return said;
+    }
+  } else if (asked.kind == message_kind::clients) {
+    const auto all = accounts_.clients();
+    if (index < all.size()) {
+      const client_report& one = all[index];
+      const turn_report turn = turns_.report(one.id);
+      put(said, one.vgpu,
+          {one.process, one.user, one.used * account_unit, one.granted * account_unit, one.refusals,
+           static_cast<std::uint64_t>(turn.now), now() - turn.since_ns,
+           std::uint64_t{turn.is_paused}, static_cast<std::uint64_t>(turn.stays),
+           turn.swappable * account_unit, turn.resident * account_unit, turn.turns, turn.bytes_out,
+           turn.bytes_in, turn.moving_ns, turn.waiting_ns});
+      return said;
+    }
+  } else {
+    const auto all = turns_.gpus();
+    if (index < all.size()) {
+      const gpu_report& one = all[index];
+      put(said, "",
+          {one.number, one.total * account_unit, one.capacity * account_unit,
+           one.rooms * account_unit});
+      return said;
+    }
+  }
+  said.error = ENOENT;
+  return said;
+}
+
+/** What root and the daemon's user may ask. */
+message server::answer_command(const message& asked) {
+  message said;
+  said.kind = asked.kind;
+  const std::string_view name = name_of(asked);
+  const auto& numbers = asked.numbers;
+  switch (asked.kind) {
+    case message_kind::stop: is_stopped_ = true; return said;
+    case message_kind::pause: {
+      said.error = ESRCH;
+      for (const client_report& one : accounts_.clients()) {
+        if (one.process == numbers[0]) {
+          said.error = turns_.pause(one.id, numbers[1] != 0, now());
+        }
+      }
+      return said;
+    }
+    case message_kind::add: {
+      vgpu_policy policy;
+      said.error = is_word(name) && read_policy(&numbers[2], policy)
+                       ? accounts_.add(name, units_of(numbers[0]), numbers[1], policy)
+                       : EINVAL;
+      break;
+    }
+    case message_kind::set: {
+      const auto all = accounts_.vgpus();
+      const auto found =
+          std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+      if (found == all.end()) {
+        said.error = ENOENT;
+        break;
+      }
+      vgpu_policy policy = found->policy;
+      const std::uint64_t limit = numbers[0] == unchanged ? found->limit : units_of(numbers[0]);
+      said.error = read_policy(&numbers[2], policy) ? accounts_.set(name, limit, policy) : EINVAL;
+      break;
+    }
+    case message_kind::remove: said.error = accounts_.remove(name); break;
+    default: {  // settings
+      turn_settings chosen = turns_.settings();
+      chosen.capacity = numbers[0] == unchanged
+                            ? chosen.capacity
+                            : std::min<std::uint64_t>(units_of(numbers[0]), account_units_max);
+      chosen.spare = numbers[1] == unchanged ? chosen.spare : units_of(numbers[1]);
+      chosen.host = numbers[2] == unchanged
+                        ? chosen.host
+                        : std::min<std::uint64_t>(units_of(numbers[2]), account_units_max);
+      if (chosen.capacity == 0 || chosen.spare >= chosen.capacity) {
+        said.error = EINVAL;
+        break;
+      }
+      turns_.change(chosen, now());
+      put(said, "",
+          {chosen.capacity * account_unit, chosen.spare * account_unit,
+           chosen.host * account_unit});
+      break;
+    }
+  }
+  if (said.error == 0) {
+    said.error = save();
+  }
+  return said;
+}
+
+message server::answer(connection& from, const message& asked) {
+  message said;
+  said.kind = asked.kind;
+  switch (asked.kind) {
+    case message_kind::hello: return join(from, asked);
+    case message_kind::want:
+    case message_kind::memory:
+    case message_kind::gpu:
+    case message_kind::turn:
+    case message_kind::host: return answer_client(from, asked);
+    case message_kind::list:
+    case message_kind::clients:
+    case message_kind::gpus: return answer_query(asked);
+    case message_kind::add:
+    case message_kind::set:
+    case message_kind::remove:
+    case message_kind::settings:
+    case message_kind::pause:
+    case message_kind::stop:
+      if (may_command(from)) {
+        return answer_command(asked);
+      }
+      said.error = EPERM;
+      return said;
+    case message_kind::key_get:
+    case message_kind::key_make:
+    case message_kind::key_attach:
+    case message_kind::key_detach:
+    case message_kind::key_status:
+    case message_kind::key_set:
+    case message_kind::key_remove:
+    case message_kind::key_list: break;  // receive() asks keys_: descriptors go with these
+  }
+  said.error = EINVAL;
+  return said;
+}
+
+/** Notes in the lock's file whether there are clients: the next daemon waits for them. */
+void server::note_clients(bool has_clients) const noexcept {
+  static_cast<void>(!ftruncate(lock_.number(), has_clients ? 1 : 0));
+}
+
+// --- What outlives a daemon: a line for each virtual GPU, and one of settings ---
+
+void server::load() {
+  turn_settings standard;
+  standard.host = units_of(static_cast<std::uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
+                           static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2);
+  turns_.change(standard, now());
+  struct stat before{};
+  if (fstat(lock_.number(), &before) == 0 && before.st_size != 0) {
+    turns_.wait_for_clients(now() + clients_come_back_ns);
+  }
+  const std::string name = path_ + ".state";
+  std::ifstream file(name);
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    std::istringstream words(line);
+    std::string what;
+    words >> what;
+    bool is_right = false;
+    if (what == "vgpu") {
+      std::string vgpu;
+      std::uint64_t limit = 0;
+      std::uint64_t owner = 0;
+      vgpu_policy policy;
+      int when_full = 0;
+      is_right =
+          (words >> vgpu >> limit >> owner >> policy.reserve >> policy.priority >> when_full) &&
+          when_full >= 0 && when_full <= static_cast<int>(full_policy::fail);
+      policy.when_full = static_cast<full_policy>(when_full);
+      is_right = is_right && accounts_.add(vgpu, limit, owner, policy) == 0;
+    } else if (what == "gpus") {
+      turn_settings chosen;
+      is_right = (words >> chosen.capacity >> chosen.spare >> chosen.host) &&
+                 chosen.capacity > chosen.spare;
+      turns_.change(chosen, now());
+    }
+    if (!is_right) {
+      fail(name + ", line " + std::to_string(number), EINVAL);
+    }
+  }
+}
+
+int server::save() const {
+  const std::string name = path_ + ".state";
+  const std::string made = name + ".new";
+  const turn_settings& chosen = turns_.settings();
+  std::ostringstream text;
+  text << "gpus " << chosen.capacity << ' ' << chosen.spare << ' ' << chosen.host << '\n';
+  for (const vgpu_report& one : accounts_.vgpus()) {
+    text << "vgpu " << one.name << ' ' << one.limit << ' ' << one.owner << ' ' << one.policy.reserve
+         << ' ' << one.policy.priority << ' ' << static_cast<int>(one.policy.when_full) << '\n';
+  }
+  const std::string written = text.str();
+  const file_descriptor file(
+      open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file ||
+      write(file.number(), written.data(), written.size()) !=
+          static_cast<ssize_t>(written.size()) ||
+      fsync(file.number()) != 0 || rename(made.c_str(), name.c_str()) != 0) {
+    return errno != 0 ? errno : ENOSPC;
+  }
+  return 0;
+}
+
+}  // namespace gdev

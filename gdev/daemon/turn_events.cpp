@@ -1,0 +1,272 @@
+// What clients and commands say, and what is due: turns.hpp.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/saturating.hpp"
+#include "daemon/turns.hpp"
+
+namespace gdev {
+
+namespace {
+
+constexpr std::uint64_t second_ns = 1'000'000'000;
+/** How long a client that could not leave is not asked again. */
+constexpr std::uint64_t stuck_ns = second_ns;
+/** How long memory stays reserved for a client that was refused it and does not ask again. */
+constexpr std::uint64_t reserved_ns_max = 2 * second_ns;
+
+}  // namespace
+
+void turns::change(const turn_settings& chosen, std::uint64_t now) {
+  settings_ = chosen;
+  for (const auto& [number, of] : gpus_) {
+    schedule(number, now);
+  }
+}
+
+void turns::join(client_id id, client_page& page, std::uint64_t now) {
+  client& made = clients_[id];
+  made.id = id;
+  made.page = &page;
+  made.since_ns = now;
+}
+
+void turns::leave(client_id id, std::uint64_t now) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return;
+  }
+  const std::uint64_t which = found->second.gpu;
+  dequeue(found->second, now);
+  clients_.erase(found);
+  signals_.erase(id);
+  schedule(which, now);
+}
+
+void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std::uint64_t free,
+                    std::uint64_t now) {
+  constexpr std::size_t gpus_max = 64;  // a client may say any number
+  const auto found = clients_.find(id);
+  if (found == clients_.end() || number == 0 || total > account_units_max ||
+      (!gpus_.contains(number) && gpus_.size() >= gpus_max)) {
+    return;
+  }
+  client& one = found->second;
+  if (one.gpu != 0 && one.gpu != number) {
+    return;  // it takes turns on the first one only
+  }
+  one.gpu = number;
+  gpu& of = gpus_[number];
+  of.total = std::max(of.total, total);
+  // What others have in the GPU beside the accounts. Clients take from the account first and
+  // allocate then, so this errs to too little; the next report of a full GPU corrects it.
+  std::uint64_t present = 0;
+  for (const auto& [other_id, other] : clients_) {
+    if (other.gpu == number) {
+      present += wired(other) + other.page->resident.load(std::memory_order_relaxed);
+    }
+  }
+  of.unaccounted = std::min(less(less(total, free), present), of.total);
+  if (rooms_of(number) > capacity_of(number)) {
+    reclaim(number, 0);
+  }
+  const std::uint64_t rooms = rooms_of(number);
+  if (rooms > capacity_of(number) && one.now == phase::entering) {
+    // It was given room that is not there: it waits again.
+    one.room = std::max(less(one.room, rooms - capacity_of(number)), wired(one));
+    enqueue(one, now);
+    of.partial = of.partial == 0 ? id : of.partial;
+  }
+  schedule(number, now);
+}
+
+void turns::come_back_out(client_id id, std::uint64_t now) {
+  if (const auto found = clients_.find(id); found != clients_.end()) {
+    begin_leaving(found->second, now);
+  }
+}
+
+int turns::want(client_id id, std::uint64_t units, std::uint64_t now) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return ENOENT;
+  }
+  client& one = found->second;
+  if (one.now != phase::in || now < settled_ns_) {
+    return EAGAIN;  // a call that began before its turn ended
+  }
+  const auto spare = [&] {
+    return one.gpu == 0 ? account_units_max
+                        : less(free_of(one.gpu), settings_.spare) + one.reserved;
+  };
+  int error = accounts_.want(id, units, spare());
+  if (error == EAGAIN) {
+    reclaim(one.gpu, id);
+    error = accounts_.want(id, units, spare());
+  }
+  if (error != EAGAIN) {
+    one.pending = 0;
+    one.reserved = 0;
+    dequeue(one, now);
+    schedule(one.gpu, now);
+    return error;
+  }
+  const full_policy when_full = accounts_.policy_of(id).when_full;
+  if (when_full == full_policy::fail || used(one) + units > less(most_for(id), settings_.spare) ||
+      (when_full == full_policy::swap && host_for(one, units) > settings_.host)) {
+    accounts_.refuse(id);
+    return ENOMEM;
+  }
+  one.pending = std::max(one.pending, units);
+  enqueue(one, now);
+  schedule(one.gpu, now);
+  return EAGAIN;
+}
+
+int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t b,
+                  std::uint64_t now) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return ENOENT;
+  }
+  client& one = found->second;
+  const auto moved = [&] {
+    one.moving_ns = sum(one.moving_ns, b);
+    if (a > std::uint64_t{64} << 20 && b > 0 && a < std::uint64_t{1} << 44) {
+      gpus_[one.gpu].bytes_per_s = std::max<std::uint64_t>(
+          static_cast<std::uint64_t>(static_cast<double>(a) * 1e9 / static_cast<double>(b)), 1);
+    }
+  };
+  switch (what) {
+    case turn_event::waits:
+      one.has_work = true;
+      if (one.now == phase::out) {
+        enqueue(one, now);
+      }
+      break;
+    case turn_event::leaves:
+      if (one.now != phase::in || one.page->order.load(std::memory_order_relaxed) == 0) {
+        return ECANCELED;
+      }
+      begin_leaving(one, now);
+      break;
+    case turn_event::released:
+      if (one.now != phase::leaving) {
+        return EINVAL;
+      }
+      one.room = std::min(one.room, wired(one) + std::min(a / account_unit + 1, swappable(one)));
+      break;
+    case turn_event::left:
+      if (one.now != phase::leaving) {
+        return EINVAL;
+      }
+      one.now = phase::out;
+      one.since_ns = now;
+      one.stays = 0;
+      one.bytes_out = sum(one.bytes_out, a);
+      moved();
+      if (one.queued == 0 && (one.has_work || one.pending != 0)) {
+        enqueue(one, now);
+      }
+      break;
+    case turn_event::stays:
+      if (one.now != phase::leaving) {
+        return EINVAL;
+      }
+      one.stays = static_cast<int>(std::min<std::uint64_t>(a, 4095));
+      if (one.is_paused) {
+        return 0;  // it goes on trying
+      }
+      one.now = phase::in;
+      one.stuck_until_ns = now + stuck_ns;
+      order(one, 0);
+      break;
+    case turn_event::entered:
+      if (one.now != phase::entering || one.queued != 0) {
+        return EINVAL;
+      }
+      accounts_.take_back(id);
+      one.now = phase::in;
+      one.since_ns = now;
+      one.reserved = one.pending;
+      one.reserved_ns = now;
+      one.pending = 0;
+      one.has_work = false;
+      ++one.turns;
+      one.bytes_in = sum(one.bytes_in, a);
+      moved();
+      if (one.is_paused) {
+        begin_leaving(one, now);
+      }
+      break;
+    default: return EINVAL;
+  }
+  schedule(one.gpu, now);
+  return 0;
+}
+
+int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return ENOENT;
+  }
+  client& one = found->second;
+  one.is_paused = is_paused;
+  if (is_paused && one.now == phase::in) {
+    begin_leaving(one, now);
+  }
+  schedule(one.gpu, now);
+  return 0;
+}
+
+std::uint64_t turns::tick(std::uint64_t now) {
+  std::uint64_t next = never;
+  for (auto& [id, one] : clients_) {
+    if (one.reserved != 0) {
+      const std::uint64_t over = sum(one.reserved_ns, reserved_ns_max);
+      if (over <= now) {
+        one.reserved = 0;
+        schedule(one.gpu, now);
+      } else {
+        next = std::min(next, over);
+      }
+    }
+  }
+  for (auto& [number, of] : gpus_) {
+    if (of.deadline_ns <= now) {
+      schedule(number, now);
+    }
+    next = std::min(next, of.deadline_ns);
+  }
+  return next;
+}
+
+std::vector<gpu_report> turns::gpus() const {
+  std::vector<gpu_report> all;
+  for (const auto& [number, of] : gpus_) {
+    all.push_back({number, of.total, capacity_of(number), rooms_of(number)});
+  }
+  return all;
+}
+
+turn_report turns::report(client_id id) const {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return {};
+  }
+  const client& one = found->second;
+  return {one.now,
+          one.since_ns,
+          one.gpu,
+          swappable(one),
+          one.page->resident.load(std::memory_order_relaxed),
+          one.turns,
+          one.bytes_out,
+          one.bytes_in,
+          one.moving_ns,
+          one.waiting_ns,
+          one.stays,
+          one.is_paused};
+}
+
+}  // namespace gdev

@@ -1,0 +1,313 @@
+#include "daemon/turns.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/saturating.hpp"
+
+namespace gdev {
+
+namespace {
+
+constexpr std::uint64_t second_ns = 1'000'000'000;
+/** Assumed until a move was measured. */
+constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
+/** A turn takes so many times what moving the client's memory takes. */
+constexpr std::uint64_t turn_factor = 9;
+/** How often waiting clients are looked at, where no message comes. */
+constexpr std::uint64_t look_again_ns = second_ns / 10;
+
+}  // namespace
+
+// --- Amounts ---
+
+std::uint64_t turns::used(const client& one) const { return accounts_.used(one.id); }
+
+std::uint64_t turns::swappable(const client& one) const {
+  return std::min<std::uint64_t>(one.page->swappable.load(std::memory_order_relaxed), used(one));
+}
+
+std::uint64_t turns::wired(const client& one) const { return used(one) - swappable(one); }
+
+std::uint64_t turns::room(const client& one) const {
+  switch (one.now) {
+    case phase::in: return accounts_.granted(one.id) + one.reserved;
+    case phase::out: return wired(one);
+    case phase::leaving:
+    case phase::entering: break;
+  }
+  return one.room;
+}
+
+std::uint64_t turns::releasable(const client& one) const { return less(room(one), wired(one)); }
+
+/** What a waiting client needs beside its room. */
+std::uint64_t turns::lacking(const client& one) const {
+  if (one.now == phase::in) {
+    return less(used(one) + one.pending, accounts_.granted(one.id) + one.reserved);
+  }
+  return less(used(one) + one.pending, room(one));
+}
+
+std::uint64_t turns::rooms_of(std::uint64_t which) const {
+  std::uint64_t rooms = 0;
+  for (const auto& [id, one] : clients_) {
+    rooms += one.gpu == which ? room(one) : 0;
+  }
+  return rooms;
+}
+
+std::uint64_t turns::capacity_of(std::uint64_t which) const {
+  const auto found = gpus_.find(which);
+  if (found == gpus_.end()) {
+    return account_units_max;
+  }
+  return std::min(less(found->second.total, found->second.unaccounted), settings_.capacity);
+}
+
+std::uint64_t turns::free_of(std::uint64_t which) const {
+  return less(capacity_of(which), rooms_of(which));
+}
+
+std::uint64_t turns::most_for(client_id id) const {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return 0;
+  }
+  std::uint64_t others = 0;
+  for (const auto& [other_id, other] : clients_) {
+    others += other_id != id && other.gpu == found->second.gpu ? wired(other) : 0;
+  }
+  return less(capacity_of(found->second.gpu), others);
+}
+
+/** Returns what all clients need of the host, if all were off their GPUs and one has grown. */
+std::uint64_t turns::host_for(const client& growing, std::uint64_t units) const {
+  constexpr std::uint64_t segment = units_of(std::uint64_t{64} << 20);  // clients take whole ones
+  std::uint64_t all = 0;
+  for (const auto& [id, one] : clients_) {
+    const std::uint64_t needed = swappable(one) + (id == growing.id ? units : 0);
+    all += (needed + segment - 1) / segment * segment;
+  }
+  return all;
+}
+
+std::uint64_t turns::turn_ns(const client& one) const {
+  const auto found = gpus_.find(one.gpu);
+  const std::uint64_t speed = found == gpus_.end() || found->second.bytes_per_s == 0
+                                  ? bytes_per_s_guess
+                                  : found->second.bytes_per_s;
+  const std::uint64_t bytes = swappable(one) * account_unit;  // below 2^43
+  const std::uint64_t move_ns = bytes / speed * second_ns + bytes % speed * second_ns / speed;
+  return std::clamp(turn_factor * move_ns, settings_.shortest_ns, settings_.longest_ns);
+}
+
+// --- The queue of clients that wait for room ---
+
+void turns::enqueue(client& one, std::uint64_t now) {
+  if (one.queued == 0) {
+    one.queued = next_place_++;
+    one.queued_ns = now;
+  }
+}
+
+void turns::dequeue(client& one, std::uint64_t now) {
+  if (one.queued != 0) {
+    one.waiting_ns += less(now, one.queued_ns);
+  }
+  one.queued = 0;
+  if (const auto found = gpus_.find(one.gpu);
+      found != gpus_.end() && found->second.partial == one.id) {
+    found->second.partial = 0;
+  }
+}
+
+turns::client* turns::first_waiting(std::uint64_t which) {
+  if (const auto found = gpus_.find(which); found != gpus_.end() && found->second.partial != 0) {
+    return &clients_.at(found->second.partial);
+  }
+  client* first = nullptr;
+  for (auto& [id, one] : clients_) {
+    if (one.gpu != which || one.queued == 0 || one.now == phase::leaving || one.is_paused ||
+        used(one) + one.pending > less(most_for(id), settings_.spare)) {
+      continue;
+    }
+    const auto rank = [this](const client& of) {
+      return std::pair(-accounts_.policy_of(of.id).priority, of.queued);
+    };
+    if (first == nullptr || rank(one) < rank(*first)) {
+      first = &one;
+    }
+  }
+  return first;
+}
+
+// --- What clients are told ---
+
+void turns::order(client& one, std::uint32_t bits) {
+  if (one.page->order.exchange(bits, std::memory_order_relaxed) != bits) {
+    signals_.insert(one.id);
+  }
+}
+
+/** Tells the clients that could leave for another one, or for none, whether one waits. */
+void turns::set_contended(std::uint64_t which, const client* by) {
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == which && one.now == phase::in) {
+      order(one, by != nullptr && may_leave_for(one, *by) ? order_contended : 0);
+    }
+  }
+}
+
+std::set<client_id> turns::take_signals() noexcept { return std::exchange(signals_, {}); }
+
+// --- Decisions ---
+
+/** Takes back what the clients of a GPU were granted and do not use. */
+void turns::reclaim(std::uint64_t which, client_id but) {
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == which && id != but && one.now == phase::in) {
+      accounts_.take_back(id);
+    }
+  }
+}
+
+/** Tells whether a client could leave for another one, when its turn is over. */
+bool turns::may_leave_for(const client& one, const client& by) const {
+  if (one.id == by.id || one.gpu != by.gpu || one.now != phase::in || releasable(one) == 0 ||
+      accounts_.policy_of(by.id).when_full != full_policy::swap) {
+    return false;
+  }
+  std::uint64_t in_sum = 0;  // of its virtual GPU
+  for (const auto& [id, other] : clients_) {
+    in_sum += other.gpu == one.gpu && accounts_.are_together(id, one.id) ? room(other) : 0;
+  }
+  return in_sum > accounts_.policy_of(one.id).reserve;  // so much was promised
+}
+
+bool turns::is_over(const client& one, std::uint64_t now) const {
+  return one.stuck_until_ns <= now && (one.queued != 0 || now >= sum(one.since_ns, turn_ns(one)));
+}
+
+/** Makes clients leave until `needed` units come. Returns false, and does nothing, if it cannot. */
+bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
+  std::vector<client*> victims;
+  for (auto& [id, one] : clients_) {
+    if (may_leave_for(one, by) && is_over(one, now)) {
+      victims.push_back(&one);
+    }
+  }
+  // The lowest priority first, then the longest turn.
+  std::sort(victims.begin(), victims.end(), [this](const client* a, const client* b) {
+    const auto rank = [this](const client& of) {
+      return std::tuple(accounts_.policy_of(of.id).priority, of.since_ns, of.id);
+    };
+    return rank(*a) < rank(*b);
+  });
+  std::uint64_t coming = 0;
+  std::size_t count = 0;
+  while (count < victims.size() && coming < needed) {
+    coming += releasable(*victims[count++]);
+  }
+  if (coming < needed) {
+    return false;
+  }
+  victims.resize(count);
+  for (client* const one : victims) {  // the later ones may suffice
+    const std::uint64_t without = coming - releasable(*one);
+    if (without >= needed) {
+      coming = without;
+    } else {
+      begin_leaving(*one, now);
+    }
+  }
+  return true;
+}
+
+void turns::begin_leaving(client& one, std::uint64_t now) {
+  accounts_.take_back(one.id);
+  one.room = accounts_.granted(one.id);
+  one.reserved = 0;
+  one.now = phase::leaving;
+  one.since_ns = now;
+  order(one, order_out);
+}
+
+/** Returns when the next turn is over, of those that keep others waiting. */
+std::uint64_t turns::next_end(std::uint64_t which, std::uint64_t now) const {
+  // Clients also free memory, and do not say so.
+  std::uint64_t next = now + look_again_ns;
+  for (const auto& [id, one] : clients_) {
+    if (one.gpu == which && one.now == phase::in) {
+      const std::uint64_t over = std::max(sum(one.since_ns, turn_ns(one)), one.stuck_until_ns);
+      next = over > now ? std::min(next, over) : next;
+    }
+  }
+  return next;
+}
+
+void turns::schedule(std::uint64_t which, std::uint64_t now) {
+  const auto found = gpus_.find(which);
+  if (found == gpus_.end()) {
+    return;
+  }
+  gpu& of = found->second;
+  while (client* const first = first_waiting(which)) {
+    if (!admit(of, *first, now)) {
+      of.deadline_ns = next_end(which, now);
+      return;
+    }
+  }
+  const bool has_waiting = std::any_of(clients_.begin(), clients_.end(), [&](const auto& one) {
+    return one.second.gpu == which && one.second.queued != 0;
+  });
+  of.deadline_ns = has_waiting ? now + look_again_ns : never;
+  set_contended(which, nullptr);
+}
+
+/** Gives the first waiting client of a GPU what is there. Returns false if it must wait on. */
+bool turns::admit(gpu& of, client& first, std::uint64_t now) {
+  const std::uint64_t needed = lacking(first);
+  if (less(free_of(first.gpu), settings_.spare) < needed) {
+    reclaim(first.gpu, first.id);
+  }
+  const std::uint64_t free = free_of(first.gpu);
+  std::uint64_t coming = less(free, settings_.spare);
+  for (const auto& [id, one] : clients_) {
+    coming += one.gpu == first.gpu && one.now == phase::leaving ? releasable(one) : 0;
+  }
+  if (coming < needed && !make_leave(first, needed - coming, now)) {
+    set_contended(first.gpu, &first);
+    return false;
+  }
+  if (first.now == phase::in) {
+    if (less(free, settings_.spare) < needed) {
+      return false;
+    }
+    first.reserved += needed;
+    first.reserved_ns = now;
+    dequeue(first, now);
+    signals_.insert(first.id);
+    return true;
+  }
+  // It may begin with a part, and with what is spare: the rest comes.
+  if (first.now == phase::out) {
+    accounts_.take_back(first.id);
+    first.room = room(first);
+    first.now = phase::entering;
+    first.since_ns = now;
+    of.partial = first.id;
+  }
+  const std::uint64_t given = std::min(free, needed);
+  first.room += given;
+  first.page->room.store(static_cast<std::uint32_t>(first.room), std::memory_order_relaxed);
+  order(first, 0);
+  signals_.insert(first.id);
+  if (given < needed) {
+    return false;
+  }
+  dequeue(first, now);
+  return true;
+}
+
+}  // namespace gdev

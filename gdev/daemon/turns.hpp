@@ -1,0 +1,178 @@
+/**
+ * Who is on which GPU: clients take turns where their memory does not fit together.
+ *
+ * Pure bookkeeping, like accounts: no I/O, no threads; the time is an argument, in nanoseconds of
+ * any steady clock. Amounts are in units of account_unit.
+ *
+ * A client's room is what it may have in the GPU's memory:
+ *
+ *     phase     room
+ *     in        what it was granted, and what is reserved for its next request
+ *     leaving   falls as the client reports what it has released
+ *     out       what cannot be swapped
+ *     entering  rises to what the client has in use, as others release
+ *
+ * Invariants:
+ * 1. The rooms of a GPU's clients are at most its capacity, but for what they had when the capacity
+ *    became less.
+ * 2. A client's work runs in the phases `in` and `leaving` only: its gate is closed otherwise.
+ * 3. At most one client of a GPU is entering with less room than it needs.
+ *
+ * A client leaves for another one when its turn is over, when it is idle, or when it waits for
+ * memory itself. A turn is at least so long that moving the client's memory takes a tenth of it.
+ */
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "daemon/accounts.hpp"
+#include "protocol/account.hpp"
+#include "protocol/messages.hpp"
+
+namespace gdev {
+
+enum class phase : std::uint8_t { in, leaving, out, entering };
+
+struct turn_settings {
+  std::uint64_t shortest_ns = 100'000'000;
+  std::uint64_t longest_ns = 30'000'000'000;
+  std::uint64_t capacity = account_units_max;  // most of each GPU that clients may have together
+  std::uint64_t spare = 0;                     // of that: only for clients that enter
+  std::uint64_t host = account_units_max;      // of the host's memory, for what is off the GPUs
+};
+
+struct turn_report {
+  phase now = phase::in;
+  std::uint64_t since_ns = 0;  // when the phase began
+  std::uint64_t gpu = 0;       // 0: none yet
+  std::uint64_t swappable = 0;
+  std::uint64_t resident = 0;
+  std::uint64_t turns = 0;  // how often it entered
+  std::uint64_t bytes_out = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t moving_ns = 0;
+  std::uint64_t waiting_ns = 0;  // off the GPU, with work
+  int stays = 0;                 // errno of the last turn that it could not end, or 0
+  bool is_paused = false;
+};
+
+struct gpu_report {
+  std::uint64_t number = 0;
+  std::uint64_t total = 0;
+  std::uint64_t capacity = 0;
+  std::uint64_t rooms = 0;
+};
+
+class turns {
+ public:
+  static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+
+  explicit turns(accounts& all) noexcept : accounts_(all) {}
+
+  /** Clients of an earlier daemon may come back until then: no memory is given before. */
+  void wait_for_clients(std::uint64_t until_ns) noexcept { settled_ns_ = until_ns; }
+  void change(const turn_settings& chosen, std::uint64_t now);
+  [[nodiscard]] const turn_settings& settings() const noexcept { return settings_; }
+
+  /** A client comes, after accounts::join(). Its page lives as long as the client. */
+  void join(client_id id, client_page& page, std::uint64_t now);
+  /** A client is gone, before accounts::leave(); so is its memory. */
+  void leave(client_id id, std::uint64_t now);
+  /** A client uses a GPU, and says what it has and what of it is free. */
+  void use_gpu(client_id id, std::uint64_t gpu, std::uint64_t total, std::uint64_t free,
+               std::uint64_t now);
+  /** A client that comes back to a daemon is off its GPU, or about to be: `left` follows. */
+  void come_back_out(client_id id, std::uint64_t now);
+  /**
+   * Takes units into use, as accounts::want(). ENOMEM: the limit, or more than the GPU could have,
+   * or others had to leave and the host has no room for all. EAGAIN: others must leave first; the
+   * client is signalled when it should ask again.
+   */
+  int want(client_id id, std::uint64_t units, std::uint64_t now);
+  /** Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave. */
+  int happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t b, std::uint64_t now);
+  /** Takes a client off its GPU until it may go on. ENOENT. */
+  int pause(client_id id, bool is_paused, std::uint64_t now);
+
+  /** Does what is due. Returns when something is due next, or `never`. */
+  std::uint64_t tick(std::uint64_t now);
+  /** Returns the clients whose page has changed: they must be signalled. */
+  [[nodiscard]] std::set<client_id> take_signals() noexcept;
+
+  /** Returns what the client could have of its GPU, without other clients. */
+  [[nodiscard]] std::uint64_t most_for(client_id id) const;
+  [[nodiscard]] turn_report report(client_id id) const;
+  [[nodiscard]] std::vector<gpu_report> gpus() const;
+  /** Returns the rooms of a GPU's clients together, and its capacity. */
+  [[nodiscard]] std::uint64_t rooms_of(std::uint64_t gpu) const;
+  [[nodiscard]] std::uint64_t capacity_of(std::uint64_t gpu) const;
+
+ private:
+  struct client {
+    client_id id = 0;
+    client_page* page = nullptr;
+    std::uint64_t gpu = 0;
+    phase now = phase::in;
+    std::uint64_t since_ns = 0;
+    std::uint64_t room = 0;         // leaving and entering
+    std::uint64_t reserved = 0;     // in, for `pending`
+    std::uint64_t reserved_ns = 0;  // when it was
+    std::uint64_t pending = 0;      // what it wants and could not get yet
+    std::uint64_t queued = 0;       // place in the order of arrival; 0: it does not wait
+    std::uint64_t queued_ns = 0;
+    std::uint64_t stuck_until_ns = 0;  // it could not leave
+    bool has_work = false;             // it waits as soon as it is out
+    bool is_paused = false;
+    int stays = 0;
+    std::uint64_t turns = 0;
+    std::uint64_t bytes_out = 0;
+    std::uint64_t bytes_in = 0;
+    std::uint64_t moving_ns = 0;
+    std::uint64_t waiting_ns = 0;
+  };
+
+  struct gpu {
+    std::uint64_t total = 0;
+    std::uint64_t unaccounted = 0;  // in use, but by no client's account
+    std::uint64_t bytes_per_s = 0;  // of the last move
+    std::uint64_t partial = 0;      // the client that enters with less than it needs, or 0
+    std::uint64_t deadline_ns = never;
+  };
+
+  [[nodiscard]] std::uint64_t used(const client& one) const;
+  [[nodiscard]] std::uint64_t swappable(const client& one) const;
+  [[nodiscard]] std::uint64_t wired(const client& one) const;
+  [[nodiscard]] std::uint64_t room(const client& one) const;
+  [[nodiscard]] std::uint64_t releasable(const client& one) const;
+  [[nodiscard]] std::uint64_t lacking(const client& one) const;
+  [[nodiscard]] std::uint64_t free_of(std::uint64_t which) const;
+  [[nodiscard]] std::uint64_t turn_ns(const client& one) const;
+  [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
+  [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
+  [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
+  [[nodiscard]] client* first_waiting(std::uint64_t which);
+  void reclaim(std::uint64_t which, client_id but);
+  bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
+  void begin_leaving(client& one, std::uint64_t now);
+  void enqueue(client& one, std::uint64_t now);
+  void dequeue(client& one, std::uint64_t now);
+  void order(client& one, std::uint32_t bits);
+  void set_contended(std::uint64_t which, const client* by);
+  [[nodiscard]] std::uint64_t next_end(std::uint64_t which, std::uint64_t now) const;
+  void schedule(std::uint64_t which, std::uint64_t now);
+  bool admit(gpu& of, client& first, std::uint64_t now);
+
+  accounts& accounts_;
+  turn_settings settings_;
+  std::map<client_id, client> clients_;
+  std::map<std::uint64_t, gpu> gpus_;
+  std::set<client_id> signals_;
+  std::uint64_t next_place_ = 1;
+  std::uint64_t settled_ns_ = 0;
+};
+
+}  // namespace gdev

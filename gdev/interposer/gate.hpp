@@ -1,0 +1,90 @@
+/**
+ * The gate: what a program submits to the GPU passes it, and waits there while it is closed.
+ *
+ * A call of the driver that submits work holds a `submission`. To take the program off the GPU, the
+ * turn service closes the gate, waits until no submission is held, and then waits for the GPU.
+ *
+ * Passing costs a few plain loads and stores on a cache line of the thread's own. The closing side
+ * pays: membarrier(2) makes the stores of all threads visible to it, and its own to them.
+ *
+ *     a submission begins             the gate closes
+ *     inside = inside + 1             closed = queues
+ *     (no reordering by compilers)    membarrier
+ *     if (closed): inside - 1, wait   wait until all `inside` are 0
+ *
+ * Either the closing side sees `inside`, or the submission sees `closed`.
+ */
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace gdev {
+
+/** What a call submits. */
+enum class work : std::uint8_t {
+  launch,     // kernels and graphs
+  fill,       // what writes memory on the device, and copies whose direction the call does not say
+  to_device,  // copies from the host
+  to_host,    // copies to the host: they change nothing on the device
+  other,      // calls that no turn may end meanwhile: they allocate, free, or begin a capture
+};
+inline constexpr std::size_t works = 5;
+
+/** The queues of a GPU, which are closed apart. A set of them has a bit for each. */
+enum class queue : std::uint8_t { compute, to_device, to_host };
+inline constexpr unsigned all_queues = 0b111;
+
+/** Returns the queue in which work of a kind goes. */
+[[nodiscard]] constexpr queue queue_of(work kind) noexcept {
+  return kind == work::to_device ? queue::to_device
+         : kind == work::to_host ? queue::to_host
+                                 : queue::compute;
+}
+
+/**
+ * Waits while the gate is closed for its queue, and holds it open while it lives.
+ *
+ * A thread that holds one already does not wait. Not a cancellation point.
+ */
+class submission {
+ public:
+  explicit submission(work kind) noexcept;
+  submission(const submission&) = delete;
+  submission& operator=(const submission&) = delete;
+  ~submission();
+
+ private:
+  std::atomic<std::uint32_t>& inside_;
+  bool is_shared_;
+};
+
+/** Returns what all threads have submitted, as far as it is visible. */
+[[nodiscard]] std::uint64_t count_submissions(work kind) noexcept;
+
+/** Closes queues. Returns at once: submissions may be held still. */
+void close_gate(unsigned queues) noexcept;
+/** Opens all queues. */
+void open_gate() noexcept;
+/** Waits until no submission is held. Returns false if the time is up. The gate must be closed. */
+[[nodiscard]] bool wait_for_submissions(std::chrono::steady_clock::time_point deadline) noexcept;
+/** Counts captures of graphs that have begun (1) or ended (-1). The caller holds a submission to
+ * begin one: so the count does not rise while the gate is closed and no submission is held. */
+void count_capture(int change) noexcept;
+[[nodiscard]] bool has_captures() noexcept;
+
+/** Tells whether threads wait at the gate. */
+[[nodiscard]] bool has_waiting_submissions() noexcept;
+
+/**
+ * Must be called before the gate is closed for the first time, and before there is any reason to.
+ *
+ * listener: what a thread does that begins to wait; it is called without a lock.
+ */
+void prepare_gate(void (*listener)() noexcept) noexcept;
+
+/** In a forked child: the gate is open, and nobody is in it. */
+void forget_gate() noexcept;
+
+}  // namespace gdev

@@ -1,0 +1,97 @@
+// Wrappers of the calls that submit work: they pass the gate. All types are those of cuda.h, which
+// declares every version and kind of default stream for this macro.
+#define __CUDA_API_VERSION_INTERNAL
+#include "interposer/gated_calls.hpp"
+
+#include <cuda.h>
+
+#include <string_view>
+
+#include "interposer/driver.hpp"
+#include "interposer/gate.hpp"
+
+namespace gdev {
+
+namespace {
+
+/** Returns what a function submits. */
+constexpr work work_of(std::string_view name, function_class kind) noexcept {
+  const auto has = [name](std::string_view part) {
+    return name.find(part) != std::string_view::npos;
+  };
+  if (kind == function_class::launch) {
+    return work::launch;
+  }
+  if (has("HtoD") || has("HtoA")) {
+    return work::to_device;
+  }
+  return has("DtoH") || has("AtoH") ? work::to_host : work::fill;
+}
+
+template <function_id Id, typename Function>
+struct gated;
+
+template <function_id Id, typename... Arguments>
+struct gated<Id, CUresult(Arguments...)> {
+  static CUresult call(Arguments... arguments) noexcept {
+    const submission passed(work_of(functions[Id].name, functions[Id].kind));
+    return call_driver<CUresult>(Id, arguments...);
+  }
+};
+
+/** A capture begins: no turn ends before it does, because work of it must not wait. */
+template <function_id Id, typename Function>
+struct begins_capture;
+
+template <function_id Id, typename... Arguments>
+struct begins_capture<Id, CUresult(Arguments...)> {
+  static CUresult call(Arguments... arguments) noexcept {
+    const submission passed(work::other);
+    const CUresult result = call_driver<CUresult>(Id, arguments...);
+    if (result == CUDA_SUCCESS) {
+      count_capture(1);
+    }
+    return result;
+  }
+};
+
+template <function_id Id, function_id Ask>
+CUresult end_capture(CUstream stream, CUgraph* graph) noexcept {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  static_cast<void>(call_driver<CUresult>(Ask, stream, &status));
+  const CUresult result = call_driver<CUresult>(Id, stream, graph);
+  // The one that began it ends it, also a capture that has failed. Other streams may not.
+  if (status != CU_STREAM_CAPTURE_STATUS_NONE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
+      result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+    count_capture(-1);
+  }
+  return result;
+}
+
+}  // namespace
+
+void* gated_wrapper(function_id id) noexcept {
+  switch (id) {
+#define GDEV_GATED(name, kind) \
+  case id_##name: return reinterpret_cast<void*>(&gated<id_##name, decltype(name)>::call);
+#include "gated.inc"
+#undef GDEV_GATED
+#define GDEV_BEGINS(name) \
+  case id_##name: return reinterpret_cast<void*>(&begins_capture<id_##name, decltype(name)>::call)
+    GDEV_BEGINS(cuStreamBeginCapture);
+    GDEV_BEGINS(cuStreamBeginCapture_ptsz);
+    GDEV_BEGINS(cuStreamBeginCapture_v2);
+    GDEV_BEGINS(cuStreamBeginCapture_v2_ptsz);
+    GDEV_BEGINS(cuStreamBeginCaptureToGraph);
+    GDEV_BEGINS(cuStreamBeginCaptureToGraph_ptsz);
+#undef GDEV_BEGINS
+    case id_cuStreamEndCapture:
+      return reinterpret_cast<void*>(&end_capture<id_cuStreamEndCapture, id_cuStreamIsCapturing>);
+    case id_cuStreamEndCapture_ptsz:
+      return reinterpret_cast<void*>(
+          &end_capture<id_cuStreamEndCapture_ptsz, id_cuStreamIsCapturing_ptsz>);
+    default: return nullptr;
+  }
+}
+
+}  // namespace gdev

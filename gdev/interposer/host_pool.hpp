@@ -1,0 +1,40 @@
+/**
+ * The host's memory for what is off the GPU: pinned segments, and places in them.
+ *
+ * A segment is made of huge pages where the kernel has them, because pinning small ones is slow. It
+ * is kept, and used again, until the process ends. The daemon says how many there may be.
+ */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace gdev {
+
+class host_pool {
+ public:
+  static constexpr std::size_t segment_bytes = std::size_t{64} << 20;
+
+  /**
+   * Takes a place of `bytes`, a multiple of 4096 and at most segment_bytes.
+   *
+   * The calling thread has a context. Returns null if the daemon, or the system, gives no more.
+   */
+  [[nodiscard]] std::byte* take(std::size_t bytes);
+  void give(std::byte* place, std::size_t bytes);
+  /** Pins the segments anew where they are used next: the context that pinned them ends. */
+  void forget_context();
+
+ private:
+  [[nodiscard]] bool add_segment();
+
+  std::mutex mutex_;  // guards all below; not held across calls of the driver
+  std::vector<std::byte*> segments_;
+  std::vector<std::byte*> unpinned_;             // of segments_
+  std::multimap<std::size_t, std::byte*> free_;  // by size
+};
+
+}  // namespace gdev

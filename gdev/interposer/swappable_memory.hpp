@@ -1,0 +1,141 @@
+/**
+ * Device memory that leaves the GPU with a turn, and keeps its addresses.
+ *
+ * An allocation is a range of addresses with chunks of physical memory behind it (cuMemCreate).
+ * Moving out copies the chunks to the host and releases them; the range stays, without access.
+ * Moving in makes new chunks in the same places. All or nothing: a kernel may reach any address.
+ *
+ * What has a copy on the host and has not been written since is not copied again: if nothing was
+ * submitted that writes on the device since the last move in.
+ *
+ * Who changes the ranges holds a submission (gate.hpp); moves run while the gate is closed and none
+ * is held. So the two exclude each other, and moves need no lock. `mutex_` is for the threads that
+ * allocate and free at the same time; it is not held across calls of the driver.
+ */
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "interposer/client.hpp"
+#include "interposer/host_pool.hpp"
+#include "interposer/ledger.hpp"
+
+namespace gdev {
+
+/** What a move has done. */
+struct move_result {
+  int error = 0;  // ENOMEM: the host has no room, all is as it was; ECANCELED: see move_in()
+  std::uint64_t bytes = 0;  // copied
+};
+
+class swappable_memory {
+ public:
+  /** Smaller allocations are the driver's: it places them together. They stay on the GPU. */
+  static constexpr std::size_t smallest = (std::size_t{1} << 20) + 1;
+
+  /** Tells whether allocations of the current context can be swapped. */
+  [[nodiscard]] bool is_possible();
+  /** Returns what an allocation takes. */
+  [[nodiscard]] static std::uint64_t physical(std::uint64_t bytes) noexcept;
+  /** Allocates in the current context. Returns CUDA's errors. The caller holds a submission. */
+  CUresult allocate(CUdeviceptr* address, std::size_t bytes, std::shared_ptr<holding> held);
+  /** Tells whether an allocation begins here. */
+  [[nodiscard]] bool begins_at(CUdeviceptr address);
+  /**
+   * Frees an allocation after the work that may use it. The caller holds a submission.
+   *
+   * While graphs are captured, it waits for the next call without captures.
+   */
+  CUresult free(CUdeviceptr address);
+  /** Notes a context: drain() waits for its work. */
+  void note_context(CUcontext made);
+  /** Frees all of a context, which is about to end. The caller holds a submission. */
+  void free_all(CUcontext context);
+  /** Finds the allocation that contains an address. Returns false if it is none of these. */
+  [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes);
+  /** Lets another device use the allocations of one, also later ones. Holds a submission. */
+  CUresult give_access(CUdevice owner, CUdevice user);
+
+  /** Tells the daemon what is free on the GPU. */
+  void report_gpu();
+  /** Waits until the GPU has done all work of this process. Returns false if the time is up. */
+  [[nodiscard]] bool drain(std::chrono::steady_clock::time_point deadline);
+  /** Moves everything out. progress: is told what is still on the GPU, in bytes. */
+  [[nodiscard]] move_result move_out(const std::function<void(std::uint64_t)>& progress);
+  /**
+   * Moves everything in.
+   *
+   * may_have: is asked with what must be on the GPU next, in bytes, until it returns true; false:
+   * the move ends with ECANCELED. is_full: the GPU has no memory though there is room; the same.
+   */
+  [[nodiscard]] move_result move_in(const std::function<bool(std::uint64_t)>& may_have,
+                                    const std::function<bool()>& is_full);
+
+ private:
+  struct chunk {
+    std::size_t bytes = 0;
+    CUmemGenericAllocationHandle handle = 0;  // 0: not on the GPU
+    std::byte* copy = nullptr;                // on the host
+  };
+
+  struct range {
+    std::size_t bytes = 0;  // as asked for
+    std::size_t size = 0;   // of the addresses
+    CUcontext context = nullptr;
+    CUdevice device = 0;
+    std::vector<chunk> chunks;
+    std::shared_ptr<holding> held;
+  };
+
+  /** A chunk with its address, for a move. */
+  struct moving {
+    chunk* which = nullptr;
+    CUdeviceptr address = 0;
+    range* of = nullptr;
+  };
+
+  CUresult make_chunk(CUdeviceptr address, chunk& made, CUdevice device);
+  void release_chunk(CUdeviceptr address, chunk& gone);
+  bool copy_out(std::vector<moving>& all, std::uint64_t& copied,
+                const std::function<void(std::uint64_t)>& progress);
+  void unmake(CUdeviceptr address, range& gone);
+  void free_deferred();
+  void note_size(std::uint64_t bytes, bool is_more);
+  [[nodiscard]] std::vector<CUmemAccessDesc> access_of(CUdevice device);
+  [[nodiscard]] std::vector<moving> all_chunks();
+  [[nodiscard]] std::uint64_t writes() const;
+  CUstream stream_of(CUcontext context);
+
+  std::mutex mutex_;  // guards what follows, but for moves
+  std::map<CUdeviceptr, range> ranges_;
+  std::map<CUdeviceptr, range> deferred_;  // freed while graphs were captured
+  std::map<CUdevice, std::set<CUdevice>> peers_;
+  std::set<CUcontext> contexts_;
+  std::map<CUcontext, CUstream> streams_;  // for moves
+  std::uint64_t size_ = 0;
+  std::uint64_t resident_ = 0;
+  std::uint64_t writes_then_ = 0;  // at the last move in
+  CUdevice home_ = -1;
+  gpu_facts facts_;
+  host_pool pool_;
+};
+
+/** Returns the GPU of the current context, or number 0 if there is none. */
+[[nodiscard]] gpu_facts look_at_gpu() noexcept;
+
+/** The memory of this process. */
+[[nodiscard]] swappable_memory& swappable() noexcept;
+
+/** In a forked child. */
+void forget_swappable() noexcept;
+
+}  // namespace gdev

@@ -1,0 +1,305 @@
+#include "interposer/turn_service.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "interposer/client.hpp"
+#include "interposer/connection.hpp"
+#include "interposer/gate.hpp"
+#include "interposer/swappable_memory.hpp"
+#include "protocol/account.hpp"
+
+namespace gdev {
+
+namespace {
+
+using steady_clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/** How long the GPU has to finish before the gate opens again; twice as long each time. */
+constexpr milliseconds first_patience{1000};
+constexpr milliseconds longest_patience{64'000};
+/** How long the gate is open then. */
+constexpr milliseconds open_between{20};
+/** A client that has submitted nothing for so long is idle. */
+constexpr milliseconds idle_after{40};
+/** How often a client without a daemon looks for one. */
+constexpr milliseconds look_for_daemon{500};
+/** How long a client waits before it asks a full GPU again. */
+constexpr milliseconds full_pause{10};
+/** Progress is told in steps of so many bytes. */
+constexpr std::uint64_t progress_bytes = std::uint64_t{256} << 20;
+
+own_descriptor wake_file;  // an eventfd; never closed but by a forked child
+std::atomic<bool> is_started = false;
+
+std::uint64_t ns_since(steady_clock::time_point begin) noexcept {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now() - begin).count());
+}
+
+bool stops_without_daemon() noexcept {
+  const char* const chosen = std::getenv("GDEV_ON_DAEMON_LOSS");
+  return chosen != nullptr && std::string_view(chosen) == "stop";
+}
+
+std::uint64_t all_submissions() noexcept {
+  return count_submissions(work::launch) + count_submissions(work::fill) +
+         count_submissions(work::to_device) + count_submissions(work::to_host) +
+         count_submissions(work::other);
+}
+
+/** The thread's state. */
+class turn_service {
+ public:
+  void run() {
+    for (;;) {
+      wait();
+      note_signal();
+      if (is_off_) {
+        step_off();
+      } else {
+        step_on();
+      }
+    }
+  }
+
+ private:
+  /** Waits until something happens, or it is time to look. */
+  void wait() {
+    milliseconds most{-1};
+    if (!has_daemon()) {
+      most = look_for_daemon;
+    } else if (!is_off_ && (read_turn().order & order_contended) != 0) {
+      most = idle_after;
+    }
+    if (!is_off_ && retry_at_ != steady_clock::time_point{}) {
+      const auto left = std::chrono::ceil<milliseconds>(retry_at_ - steady_clock::now());
+      most = std::max(left, milliseconds{0});
+    }
+    std::array<pollfd, 2> files{pollfd{wake_file.number(), POLLIN, 0},
+                                pollfd{signal_file(), POLLIN, 0}};
+    poll(files.data(), files.size(), static_cast<int>(most.count()));
+    std::uint64_t count = 0;
+    static_cast<void>(!read(wake_file.number(), &count, sizeof count));
+    if ((files[1].revents & POLLIN) != 0) {
+      std::array<char, 64> text{};
+      while (recv(files[1].fd, text.data(), text.size(), MSG_DONTWAIT) > 0) {
+      }
+    }
+    if (!has_daemon() || (files[1].revents & (POLLHUP | POLLERR)) != 0) {
+      find_daemon();
+    } else {
+      lost_at_ = {};
+    }
+  }
+
+  /** The daemon is gone: looks for a new one. */
+  void find_daemon() {
+    if (lost_at_ == steady_clock::time_point{}) {
+      lost_at_ = steady_clock::now();
+    } else {
+      poll(nullptr, 0, static_cast<int>(look_for_daemon.count() / 10));
+    }
+    memory_facts unused;
+    static_cast<void>(ask_memory(unused));  // comes back to a daemon if there is one
+    if (is_off_ && is_out_) {
+      tell_turn(turn_event::left);  // to a new daemon, which begins with `leaving`
+      has_asked_ = false;
+    }
+  }
+
+  // --- On the GPU ---
+
+  void step_on() {
+    const std::uint32_t order = read_turn().order;
+    if ((order & order_out) != 0) {
+      if (steady_clock::now() >= retry_at_) {
+        leave();
+      }
+      return;
+    }
+    retry_at_ = {};
+    if ((order & order_contended) == 0) {
+      seen_ = 0;
+      return;
+    }
+    const std::uint64_t now = all_submissions();
+    if (seen_ != 0 && now == seen_ - 1 && is_idle() && tell_turn(turn_event::leaves) == 0) {
+      leave();
+    }
+    seen_ = now + 1;
+  }
+
+  /** Tells whether nothing runs on the GPU, and nothing is being submitted. */
+  bool is_idle() {
+    close_gate(all_queues);
+    const bool is_idle = wait_for_submissions(steady_clock::now()) && !has_captures() &&
+                         swappable().drain(steady_clock::now());
+    open_gate();
+    return is_idle;
+  }
+
+  void leave() {
+    set_off_gpu(true);
+    close_gate(all_queues);
+    const steady_clock::time_point deadline = steady_clock::now() + patience_;
+    const bool is_drained =
+        wait_for_submissions(deadline) && !has_captures() && swappable().drain(deadline);
+    int error = is_drained ? 0 : EBUSY;
+    if (error == 0) {
+      const steady_clock::time_point begin = steady_clock::now();
+      std::uint64_t told = ~std::uint64_t{0};
+      const move_result moved = swappable().move_out([&](std::uint64_t left) {
+        if (told - left >= progress_bytes) {
+          told = left;
+          tell_turn(turn_event::released, left);
+        }
+      });
+      error = moved.error == ENOMEM ? ENOMEM : 0;
+      if (error == 0) {
+        is_off_ = true;
+        is_out_ = true;
+        has_asked_ = false;
+        retry_at_ = {};
+        patience_ = first_patience;
+        tell_turn(turn_event::left, moved.bytes, ns_since(begin));
+        step_off();
+        return;
+      }
+    }
+    // It could not leave. It goes on for a moment: what it waits for may be behind the gate.
+    set_off_gpu(false);
+    open_gate();
+    tell_turn(turn_event::stays, static_cast<std::uint64_t>(error));
+    retry_at_ = steady_clock::now() + open_between;
+    patience_ = std::min(2 * patience_, longest_patience);
+  }
+
+  // --- Off the GPU ---
+
+  void step_off() {
+    const bool is_lost = lost_at_ != steady_clock::time_point{};
+    const bool goes_alone = is_lost && !stops_without_daemon() &&
+                            steady_clock::now() - lost_at_ >= loss_patience &&
+                            has_waiting_submissions();
+    const bool has_order = !is_lost && (read_turn().order & order_out) == 0;
+    if (has_order || goes_alone) {
+      enter();
+    } else if (has_waiting_submissions() && !has_asked_) {
+      has_asked_ = tell_turn(turn_event::waits) == 0;
+      if ((read_turn().order & order_out) == 0) {
+        enter();
+      }
+    }
+  }
+
+  /** Moves everything in, as the daemon gives room. */
+  void enter() {
+    const steady_clock::time_point begin = steady_clock::now();
+    is_out_ = false;
+    const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
+    const move_result moved = swappable().move_in(
+        [&](std::uint64_t bytes) {
+          while (goes_on() && has_daemon() && read_turn().room < bytes) {
+            wait_for_signal();
+          }
+          return goes_on();
+        },
+        [&] {
+          swappable().report_gpu();
+          poll(nullptr, 0, static_cast<int>(full_pause.count()));
+          return goes_on();
+        });
+    if (moved.error != 0) {
+      // The order has changed. What came in is as it was on the host.
+      static_cast<void>(swappable().move_out([](std::uint64_t) {}));
+      is_out_ = true;
+      tell_turn(turn_event::left);
+      return;
+    }
+    set_off_gpu(false);
+    is_off_ = false;
+    has_asked_ = false;
+    seen_ = 0;
+    tell_turn(turn_event::entered, moved.bytes, ns_since(begin));
+    open_gate();
+  }
+
+  void wait_for_signal() {
+    pollfd file{signal_file(), POLLIN, 0};
+    constexpr int most_ms = 200;
+    poll(&file, 1, most_ms);
+    std::array<char, 64> text{};
+    static_cast<void>(recv(file.fd, text.data(), text.size(), MSG_DONTWAIT));
+    if ((file.revents & (POLLHUP | POLLERR)) != 0) {
+      poll(nullptr, 0, static_cast<int>(look_for_daemon.count() / 10));
+      memory_facts unused;
+      static_cast<void>(ask_memory(unused));
+    }
+  }
+
+  bool is_off_ = false;  // off, or entering
+  bool is_out_ = false;  // off
+  bool has_asked_ = false;
+  std::uint64_t seen_ = 0;  // submissions when it was looked at last, and 1; 0: not yet
+  milliseconds patience_ = first_patience;
+  steady_clock::time_point retry_at_;  // it could not leave
+  steady_clock::time_point lost_at_;   // the daemon
+};
+
+void* run_service(void* /*unused*/) {
+  auto* const service = new turn_service;  // until the process ends
+  service->run();
+  return nullptr;
+}
+
+}  // namespace
+
+void start_turn_service() noexcept {
+  if (is_started.exchange(true)) {
+    return;
+  }
+  const int made = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (made >= 0) {
+    wake_file.take(made);
+  }
+  // The program's signals are not for this thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread{};
+  if (pthread_create(&thread, nullptr, run_service, nullptr) == 0) {
+    pthread_setname_np(thread, "gdev");
+    pthread_detach(thread);
+  } else {
+    is_started.store(false);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void wake_turn_service() noexcept {
+  const std::uint64_t one = 1;
+  static_cast<void>(!write(wake_file.number(), &one, sizeof one));
+}
+
+void forget_turns() noexcept {
+  forget_swappable();
+  wake_file.close();
+  is_started.store(false);
+}
+
+}  // namespace gdev

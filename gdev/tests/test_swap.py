@@ -1,0 +1,304 @@
+"""Programs whose memory does not fit the GPU together: they take turns, and keep their bytes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program, seed_of_test
+from .simulated_gpu import TIMEOUT_S
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def shared(daemon: Daemon) -> Iterator[Daemon]:
+    """A daemon with two virtual GPUs, each with a limit of all the GPU's 64 MiB."""
+    for name in ("a", "b"):
+        daemon.must("vgpu", "add", name, "--memory", "64MiB")
+    yield daemon
+
+
+def started(daemon: Daemon, vgpu: str, mebibytes: int, value: int) -> Program:
+    """A program that has filled so much memory."""
+    program = daemon.program(vgpu)
+    program.does("init")
+    key = program.does("alloc", mebibytes * MIB)[0]
+    assert key == 0
+    program.does("fill", key, value, mebibytes * MIB)
+    return program
+
+
+def state(daemon: Daemon) -> dict[int, list[str]]:
+    """The rows of gdev ps, by process."""
+    rows = daemon.must("ps").splitlines()[1:]
+    return {int(row.split()[0]): row.split() for row in rows}
+
+
+def test_two_programs_that_do_not_fit_together_take_turns(shared: Daemon) -> None:
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        for _ in range(5):
+            assert a.does("check", 0, 1, 40 * MIB) == [1]
+            assert b.does("check", 0, 2, 40 * MIB) == [1]
+
+
+def test_programs_that_fit_together_are_left_alone(shared: Daemon) -> None:
+    with started(shared, "a", 30, 1) as a, started(shared, "b", 30, 2) as b:
+        for _ in range(3):
+            assert a.does("check", 0, 1, 30 * MIB) == [1]
+            assert b.does("check", 0, 2, 30 * MIB) == [1]
+        text = shared.must("ps")
+        assert text.count(" on ") == 2 and text.count("0 B") == 2
+
+
+def test_addresses_never_change(shared: Daemon) -> None:
+    with started(shared, "a", 40, 1) as a:
+        before = a.does("address", 0)
+        with started(shared, "b", 40, 2) as b:
+            assert b.does("check", 0, 2, 40 * MIB) == [1]
+        a.does("fill", 0, 3, 40 * MIB)
+        assert a.does("address", 0) == before
+        assert a.does("check", 0, 3, 40 * MIB) == [1]
+
+
+def test_a_program_that_is_off_has_nothing_on_the_gpu(shared: Daemon) -> None:
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2):
+        rows = state(shared)
+        assert "off" in rows[a.process.pid]
+        assert rows[a.process.pid][-2:] == ["40", "MiB"]
+
+
+def test_growth_makes_others_leave(shared: Daemon) -> None:
+    with started(shared, "a", 20, 1) as a, started(shared, "b", 20, 2) as b:
+        key = b.does("alloc", 30 * MIB)[0]
+        b.does("fill", key, 3, 30 * MIB)
+        assert a.does("check", 0, 1, 20 * MIB) == [1]
+        assert b.does("check", 0, 2, 20 * MIB) == [1]
+        assert b.does("check", key, 3, 30 * MIB) == [1]
+
+
+def test_more_than_the_gpu_has_is_refused(shared: Daemon) -> None:
+    with started(shared, "a", 20, 1) as a, started(shared, "b", 40, 2) as b:
+        assert b.says("alloc", 26 * MIB) == OUT_OF_MEMORY  # 66 MiB
+        key = b.does("alloc", 24 * MIB)[0]  # all of it
+        b.does("fill", key, 3, 24 * MIB)
+        assert a.does("check", 0, 1, 20 * MIB) == [1]
+
+
+def test_the_most_for_programs_is_exact(shared: Daemon) -> None:
+    shared.must("gpu", "set", "--memory", "32MiB")
+    with started(shared, "a", 20, 1) as a, started(shared, "b", 30, 2) as b:
+        assert b.says("alloc", 4 * MIB) == OUT_OF_MEMORY
+        b.does("alloc", 2 * MIB)
+        for _ in range(3):
+            assert a.does("check", 0, 1, 20 * MIB) == [1]
+            assert b.does("check", 0, 2, 30 * MIB) == [1]
+
+
+def test_a_program_sees_what_it_could_have(shared: Daemon) -> None:
+    with started(shared, "a", 40, 1), started(shared, "b", 40, 2) as b:
+        assert b.does("info") == [24 * MIB, 64 * MIB]
+
+
+def test_memory_is_freed_while_a_program_is_off(shared: Daemon) -> None:
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        a.does("free", 0)
+        key = a.does("alloc", 10 * MIB)[0]
+        a.does("fill", key, 7, 10 * MIB)
+        assert a.does("check", key, 7, 10 * MIB) == [1]
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_the_end_of_a_program_makes_room(shared: Daemon, which: str) -> None:
+    """Whether it is killed on the GPU or off it."""
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        gone, rest = (a, b) if which == "a" else (b, a)
+        gone.process.kill()
+        gone.process.wait(TIMEOUT_S)
+        value = 2 if which == "a" else 1
+        assert rest.does("check", 0, value, 40 * MIB) == [1]
+        rest.does("alloc", 24 * MIB)
+
+
+def test_when_full_fail(shared: Daemon) -> None:
+    shared.must("vgpu", "set", "b", "--when-full", "fail")
+    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
+        b.does("init")
+        assert b.says("alloc", 26 * MIB) == OUT_OF_MEMORY
+        b.does("alloc", 24 * MIB)
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
+
+
+def test_when_full_wait(shared: Daemon) -> None:
+    shared.must("vgpu", "set", "b", "--when-full", "wait")
+    with (
+        started(shared, "a", 40, 1) as a,
+        shared.program("b") as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        b.does("init")
+        waiting = threads.submit(b.does, "alloc", 40 * MIB)
+        time.sleep(0.5)
+        assert not waiting.done() and "on" in state(shared)[a.process.pid]
+        a.does("free", 0)
+        waiting.result(TIMEOUT_S)
+
+
+def test_a_reserve_is_never_taken_away(shared: Daemon) -> None:
+    shared.must("vgpu", "set", "a", "--reserve", "40MiB")
+    with (
+        started(shared, "a", 40, 1) as a,
+        shared.program("b") as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        b.does("init")
+        waiting = threads.submit(b.does, "alloc", 40 * MIB)
+        time.sleep(0.5)
+        assert not waiting.done() and "on" in state(shared)[a.process.pid]
+        shared.must("vgpu", "set", "a", "--reserve", "39MiB")
+        waiting.result(TIMEOUT_S)
+
+
+def test_a_paused_program_is_off_until_it_is_resumed(shared: Daemon) -> None:
+    with (
+        started(shared, "a", 40, 1) as a,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        shared.must("pause", str(a.process.pid))
+        end = time.monotonic() + TIMEOUT_S
+        while "off," not in state(shared)[a.process.pid]:
+            assert time.monotonic() < end
+        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+        time.sleep(0.3)
+        assert not waiting.done()
+        shared.must("resume", str(a.process.pid))
+        assert waiting.result(TIMEOUT_S) == [1]
+    failed = shared.gdev("pause", "1")
+    assert failed.returncode == 1 and "no such process runs under gdev" in failed.stderr
+
+
+def test_what_the_host_could_not_hold_is_refused(shared: Daemon) -> None:
+    """Two segments of 64 MiB: each program takes whole ones."""
+    shared.must("gpu", "set", "--host-memory", f"{(128 << 20) - 4096}")
+    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
+        b.does("init")
+        assert b.says("alloc", 40 * MIB) == OUT_OF_MEMORY
+        b.does("free", b.does("alloc", 24 * MIB)[0])
+        shared.must("gpu", "set", "--host-memory", "128MiB")
+        key = b.does("alloc", 40 * MIB)[0]
+        b.does("fill", key, 2, 40 * MIB)
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
+        assert b.does("check", key, 2, 40 * MIB) == [1]
+
+
+def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon) -> None:
+    with (
+        started(shared, "a", 40, 1) as a,
+        started(shared, "b", 40, 2) as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        shared.must("gpu", "set", "--host-memory", "64MiB")
+        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+        time.sleep(0.5)
+        assert not waiting.done()
+        assert "no host memory" in shared.must("ps")
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+        shared.must("gpu", "set", "--host-memory", "128MiB")
+        assert waiting.result(TIMEOUT_S) == [1]
+
+
+def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(shared: Daemon) -> None:
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        shared.kill()
+        # a is off, and comes back by itself only when the GPU has room: when b ends.
+        b.does("check", 0, 2, 40 * MIB)
+        b.does("free", 0)
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
+        shared.start()
+        key = b.does("alloc", 40 * MIB)[0]
+        b.does("fill", key, 5, 40 * MIB)
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
+        assert b.does("check", key, 5, 40 * MIB) == [1]
+
+
+def test_a_daemon_that_is_started_anew_goes_on_with_the_turns(shared: Daemon) -> None:
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        for _ in range(3):
+            shared.kill()
+            shared.start()
+            assert a.does("check", 0, 1, 40 * MIB) == [1]
+            shared.kill()
+            shared.start()
+            assert b.does("check", 0, 2, 40 * MIB) == [1]
+
+
+def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daemon) -> None:
+    with (
+        started(shared, "a", 40, 1) as a,
+        shared.program("b") as b,
+        shared.program("b") as small,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        b.does("init")
+        small.does("init")
+        a.process.send_signal(signal.SIGSTOP)
+        waiting = threads.submit(b.does, "alloc", 40 * MIB)
+        time.sleep(0.5)
+        assert not waiting.done() and "leaving" in state(shared)[a.process.pid]
+        a.process.send_signal(signal.SIGCONT)
+        waiting.result(TIMEOUT_S)
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
+        small.does("alloc", 2 * MIB)
+
+
+def test_random_operations_of_programs_on_a_full_gpu(daemon: Daemon) -> None:
+    """Each program against a model: what it has written is what it reads; kills; daemons anew."""
+    chance = random.Random(seed_of_test())
+    for name in ("a", "b", "c"):
+        daemon.must("vgpu", "add", name, "--memory", f"{chance.choice([40, 64])}MiB")
+
+    def use(vgpu: str, seed: int) -> int:
+        own = random.Random(seed)
+        done = 0
+        with daemon.program(vgpu) as program:
+            program.does("init")
+            has: dict[int, tuple[int, int]] = {}
+            for _ in range(40):
+                what = own.random()
+                if what < 0.35 or not has:
+                    size = own.choice([1, 2, 3, 7, 20]) * MIB
+                    answer = program.says("alloc", size)
+                    if answer == OUT_OF_MEMORY:
+                        continue
+                    key, value = int(answer.split()[1]), own.randrange(1 << 32)
+                    program.does("fill", key, value, size)
+                    has[key] = (size, value)
+                elif what < 0.55:
+                    key = own.choice([*has])
+                    program.does("free", key)
+                    del has[key]
+                else:
+                    key = own.choice([*has])
+                    size, value = has[key]
+                    assert program.does("check", key, value, size) == [1]
+                done += 1
+            for key, (size, value) in has.items():
+                assert program.does("check", key, value, size) == [1]
+        return done
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        users = [
+            threads.submit(use, name, chance.randrange(1 << 32)) for name in ("a", "b", "c", "a")
+        ]
+        while not all(one.done() for one in users):
+            time.sleep(chance.uniform(0.2, 1.0))
+            if chance.random() < 0.3:
+                daemon.kill()
+                daemon.start()
+        assert all(one.result() > 0 for one in users)
