@@ -25,7 +25,7 @@ std::uint64_t accounts::used_by(const client& one) noexcept {
 }
 
 std::uint64_t accounts::granted_of(const vgpu& which) const noexcept {
-  std::uint64_t sum = 0;
+  std::uint64_t sum = which.held;
   for (const auto& [id, one] : clients_) {
     sum += one.of == &which ? one.granted : 0;
   }
@@ -40,7 +40,7 @@ int accounts::add(std::string_view name, std::uint64_t limit, std::uint64_t owne
   if (find(name) != nullptr) {
     return EEXIST;
   }
-  vgpus_.push_back(std::make_unique<vgpu>(vgpu{std::string(name), limit, owner, policy, 0}));
+  vgpus_.push_back(std::make_unique<vgpu>(vgpu{std::string(name), limit, owner, policy}));
   return 0;
 }
 
@@ -80,7 +80,7 @@ int accounts::remove(std::string_view name) {
   }
   const bool has_clients = std::any_of(clients_.begin(), clients_.end(),
                                        [&](const auto& one) { return one.second.of == which; });
-  if (has_clients) {
+  if (has_clients || which->held != 0) {
     return EBUSY;
   }
   std::erase_if(vgpus_, [&](const auto& one) { return one.get() == which; });
@@ -140,7 +140,7 @@ int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
     return ENOENT;
   }
   client& asking = found->second;
-  const std::uint64_t limit = asking.of->limit;
+  const std::uint64_t limit = asking.of->limit - std::min(asking.of->limit, asking.of->held);
   // No sum of these can overflow: each is below 2^33.
   const std::uint64_t needed = used_by(asking) + std::min(units, account_units_max + 1);
   std::vector<client*> others;
@@ -182,8 +182,35 @@ int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
   return needed <= most ? 0 : EAGAIN;
 }
 
+int accounts::hand_over(client_id id, std::uint64_t units) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return ENOENT;
+  }
+  client& from = found->second;
+  if (!from.word->hand_over(units, from.granted)) {
+    return ENOMEM;
+  }
+  from.granted -= static_cast<std::uint32_t>(units);
+  from.of->held += units;
+  return 0;
+}
+
+void accounts::give_back(std::string_view name, std::uint64_t units) {
+  vgpu* const which = find(name);
+  if (which == nullptr) {
+    return;
+  }
+  const bool was_above = granted_of(*which) > which->limit;
+  which->held -= std::min(units, which->held);
+  if (was_above) {
+    take_back_all(*which);  // its grants may be strict no longer
+  }
+}
+
 vgpu_report accounts::describe(const vgpu& which) const {
-  vgpu_report said{which.name, which.limit, 0, 0, 0, which.refusals, which.owner, which.policy};
+  vgpu_report said{which.name, which.limit,    which.held,  which.held,
+                   0,          which.refusals, which.owner, which.policy};
   for (const auto& [id, one] : clients_) {
     if (one.of == &which) {
       said.used += used_by(one);

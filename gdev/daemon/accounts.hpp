@@ -5,9 +5,9 @@
  * are in units of account_unit.
  *
  * Invariants:
- * 1. The grants of a virtual GPU's clients are at most its limit, but for what was in use when the
- *    limit was lowered. Then all its grants are strict (account.hpp), until they are within the
- *    limit again.
+ * 1. The grants of a virtual GPU's clients, and what it holds itself, are at most its limit, but
+ *    for what was in use when the limit was lowered. Then all its grants are strict (account.hpp),
+ *    until they are within the limit again.
  * 2. A grant is never below what its client has in use, as far as the client's word says so.
  */
 #pragma once
@@ -68,7 +68,7 @@ class accounts {
           const vgpu_policy& policy);
   /** ENOENT; EINVAL. What is in use stays in use; new requests see the new limit. */
   int set(std::string_view name, std::uint64_t limit, const vgpu_policy& policy);
-  /** ENOENT; EBUSY: it has clients. */
+  /** ENOENT; EBUSY: it has clients, or holds memory itself. */
   int remove(std::string_view name);
 
   /**
@@ -101,6 +101,14 @@ class accounts {
   /** Takes back what a client was granted and does not use. */
   void take_back(client_id id);
 
+  /**
+   * A client's units that are in use become those of its virtual GPU, which holds them until
+   * give_back(). ENOENT; ENOMEM: the client does not use so much.
+   */
+  int hand_over(client_id id, std::uint64_t units);
+  /** A virtual GPU no longer holds units. */
+  void give_back(std::string_view name, std::uint64_t units);
+
   [[nodiscard]] vgpu_report report(client_id id) const;
   [[nodiscard]] std::vector<vgpu_report> vgpus() const;
   [[nodiscard]] std::vector<client_report> clients() const;
@@ -112,6 +120,7 @@ class accounts {
     std::uint64_t owner = 0;
     vgpu_policy policy;
     std::uint64_t refusals = 0;
+    std::uint64_t held = 0;  // beside what its clients were granted
   };
 
   struct client {
@@ -125,6 +134,7 @@ class accounts {
 
   [[nodiscard]] vgpu* find(std::string_view name) noexcept;
   [[nodiscard]] static std::uint64_t used_by(const client& one) noexcept;
+  /** Returns the grants of its clients, and what it holds itself. */
   [[nodiscard]] std::uint64_t granted_of(const vgpu& which) const noexcept;
   void take_back_all(const vgpu& which);
   [[nodiscard]] vgpu_report describe(const vgpu& which) const;

@@ -290,6 +290,14 @@ message server::answer(connection& from, const message& asked) {
       }
       said.error = EPERM;
       return said;
+    case message_kind::key_get:
+    case message_kind::key_make:
+    case message_kind::key_attach:
+    case message_kind::key_detach:
+    case message_kind::key_status:
+    case message_kind::key_set:
+    case message_kind::key_remove:
+    case message_kind::key_list: break;  // receive() asks keys_: descriptors go with these
   }
   said.error = EINVAL;
   return said;

@@ -12,11 +12,11 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <new>
 #include <system_error>
 
 #include "daemon/connection.hpp"
+#include "protocol/envelope.hpp"
 
 namespace gdev {
 
@@ -197,6 +197,7 @@ void server::close(std::uint64_t id) {
   const bool was_client = !accounts_.clients().empty();
   turns_.leave(id, now());
   accounts_.leave(id);
+  keys_.leave(id);
   if (was_client) {
     note_clients(!accounts_.clients().empty());
   }
@@ -205,7 +206,15 @@ void server::close(std::uint64_t id) {
 
 void server::receive(connection& from) {
   message asked;
-  const ssize_t size = recv(from.socket.number(), &asked, sizeof asked, MSG_DONTWAIT | MSG_TRUNC);
+  const auto size_of = [&](int flags) {
+    return recv(from.socket.number(), &asked, sizeof asked, flags | MSG_DONTWAIT | MSG_TRUNC);
+  };
+  // A message is looked at first: the kernel drops descriptors that are not expected.
+  const bool has_room = size_of(MSG_PEEK) == sizeof asked && keys_.takes_descriptor(asked);
+  envelope<1> letter(asked);
+  const ssize_t size = has_room ? recvmsg(from.socket.number(), letter.header(),
+                                          MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC)
+                                : size_of(0);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
   }
@@ -213,31 +222,38 @@ void server::receive(connection& from) {
     close(from.id);  // the end, or something else than a message
     return;
   }
+  file_descriptor given = letter.take();
   message said;
-  if (asked.version == protocol_version) {
-    said = answer(from, asked);
-  } else {
+  int file = -1;  // that is sent with the answer
+  if (asked.version != protocol_version) {
     said.kind = asked.kind;
     said.error = EPROTO;  // the answer has the daemon's version
+  } else if (is_of_keys(asked.kind)) {
+    said = keys_.answer(caller(from), asked, std::move(given), file);
+  } else {
+    said = answer(from, asked);
   }
-  iovec data{const_cast<message*>(&said), sizeof said};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+  const auto send = [&](msghdr* what) {
+    return sendmsg(from.socket.number(), what, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof said;
+  };
+  bool is_sent = false;
   if (said.kind == message_kind::hello && said.error == 0) {
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    const std::array<int, 2> files{from.page->file(), from.page->signal_file()};
-    rights->cmsg_len = CMSG_LEN(sizeof files);
-    std::memcpy(CMSG_DATA(rights), files.data(), sizeof files);
+    is_sent = send(envelope<2>(said, {from.page->file(), from.page->signal_file()}).header());
+  } else if (file >= 0) {
+    is_sent = send(envelope<1>(said, {file}).header());
+  } else {
+    is_sent = send(envelope<0>(said).header());
   }
-  if (sendmsg(from.socket.number(), &header, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof said) {
+  if (!is_sent) {
     close(from.id);
   }
+}
+
+key_caller server::caller(const connection& from) const noexcept {
+  return {
+      from.id,
+      from.has_joined,
+      {from.peer.uid, from.peer.gid, static_cast<std::uint64_t>(from.peer.pid), may_command(from)}};
 }
 
 }  // namespace gdev

@@ -2,11 +2,12 @@
  * The daemon's sockets: accepts clients and commands, and answers their messages.
  *
  * One thread, which never waits for a client: an answer that a client's socket has no room for ends
- * its connection. A client is gone when its process is (a pidfd says so, also if a child of it
- * still holds the socket), or when its connection is closed.
+ * its connection. Other threads close the files that clients gave. A client is gone when its
+ * process is (a pidfd says so, also if a child of it still holds the socket), or when its
+ * connection is closed.
  *
  * Rights: root and the daemon's own user may do everything. Others may join the virtual GPUs that
- * are theirs or everybody's, and list.
+ * are theirs or everybody's, list, and share memory by keys as its mode says (keys.hpp).
  */
 #pragma once
 
@@ -19,6 +20,7 @@
 
 #include "base/file_descriptor.hpp"
 #include "daemon/accounts.hpp"
+#include "daemon/key_answers.hpp"
 #include "daemon/turns.hpp"
 #include "protocol/messages.hpp"
 
@@ -55,6 +57,7 @@ class server {
 
   // answers.cpp
   [[nodiscard]] message answer(connection& from, const message& asked);
+  [[nodiscard]] key_caller caller(const connection& from) const noexcept;
   [[nodiscard]] message join(connection& from, const message& asked);
   [[nodiscard]] message answer_client(connection& from, const message& asked);
   [[nodiscard]] message answer_query(const message& asked) const;
@@ -68,6 +71,7 @@ class server {
 
   std::string path_;
   accounts accounts_;
+  key_answers keys_{accounts_};
   turns turns_{accounts_};
   file_descriptor lock_;
   file_descriptor listener_;

@@ -23,9 +23,11 @@
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
 #include "protocol/account.hpp"
+#include "protocol/envelope.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -93,6 +95,7 @@ void in_child() noexcept {
   new (&asking) std::mutex;
   new (&state) std::mutex;
   forget_ledgers();
+  forget_attachments();
   forget_gate();
   forget_turns();
   daemon_link.close();
@@ -141,7 +144,7 @@ int connect_to_daemon() noexcept {
   daemon_connection::descriptors files{-1, -1};
   int error = daemon_link.open(variable("GDEV_SOCKET"));
   if (error == 0) {
-    error = daemon_link.exchange(said, files);
+    error = daemon_link.exchange(said, -1, files);
   }
   if (error == 0) {
     error = said.error != 0 ? said.error : files[1] < 0 ? EPROTO : map_page(files[0]);
@@ -153,33 +156,50 @@ int connect_to_daemon() noexcept {
   close_all(files);
   if (error != 0) {
     daemon_link.close();
+    return error;
   }
-  return error;
+  attach_again([](message& asked) noexcept {
+    daemon_connection::descriptors none{-1, -1};
+    const int failed = daemon_link.exchange(asked, -1, none);
+    close_all(none);
+    return failed;
+  });
+  return 0;
 }
 
-/** Asks the daemon; connects again, once, if it is gone. Returns an errno. `asking` is held. */
-int ask(message& said) noexcept {
+/**
+ * Asks the daemon; connects again, once, if it is gone. `asking` is held.
+ *
+ * sent: a descriptor that goes with the message, or -1. Returns an errno.
+ */
+int ask(message& said, int sent, daemon_connection::descriptors& received) noexcept {
   if (steady_clock::now() < next_try) {
     return ENOTCONN;
   }
   const message asked = said;
-  daemon_connection::descriptors unexpected{-1, -1};
-  int error = daemon_link.exchange(said, unexpected);
+  int error = daemon_link.exchange(said, sent, received);
   if (error != 0 && error != ETIMEDOUT) {
     error = connect_to_daemon();
     if (error == 0) {
       wake_turn_service();  // it watches the old signals
       said = asked;
-      error = daemon_link.exchange(said, unexpected);
+      error = daemon_link.exchange(said, sent, received);
     }
   }
-  close_all(unexpected);
   if (error != 0) {
     daemon_link.close();
   }
   if (error == ETIMEDOUT) {
     next_try = steady_clock::now() + retry_interval;
   }
+  return error;
+}
+
+/** The same, without descriptors. */
+int ask(message& said) noexcept {
+  daemon_connection::descriptors unexpected{-1, -1};
+  const int error = ask(said, -1, unexpected);
+  close_all(unexpected);
   return error;
 }
 
@@ -327,6 +347,32 @@ void free_memory(std::uint64_t bytes) noexcept {
   const std::uint64_t before = units_of(used_bytes);
   used_bytes -= bytes;
   page->account.free(before - units_of(used_bytes));
+}
+
+int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept {
+  if (*variable("GDEV_SOCKET") == '\0') {
+    return ENOSYS;
+  }
+  if (!has_joined()) {
+    return ENODEV;
+  }
+  const uncancelled whole;
+  const std::lock_guard lock(asking);
+  const bool is_made = said.kind == message_kind::key_make;
+  const std::uint64_t bytes = said.numbers[3];
+  daemon_connection::descriptors files{-1, -1};
+  const int error = ask(said, sent, files);
+  received = file_descriptor(std::exchange(files[0], -1));
+  close_all(files);
+  if (error != 0) {
+    return ENOTCONN;
+  }
+  if (is_made && said.error == 0 && said.numbers[1] == 1) {
+    // The daemon has taken them out of the page.
+    const std::lock_guard state_lock(state);
+    used_bytes -= std::min(bytes, used_bytes);
+  }
+  return said.error;
 }
 
 bool ask_memory(memory_facts& facts) noexcept {

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/file_descriptor.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -91,5 +92,15 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 
 /** Ends the waits of use_memory(), which ask again. */
 void note_signal() noexcept;
+/**
+ * Asks the daemon about memory shared by keys: sends a message of such a kind, which becomes the
+ * answer. sent: a descriptor that goes with it, or -1; received: one that comes with the answer.
+ *
+ * Of a chunk that the daemon keeps (key_make), the bytes must be in use; they are not afterwards.
+ *
+ * Returns the daemon's error; ENOTCONN: it does not answer, or ended the connection; ENODEV: the
+ * process has not initialized CUDA; ENOSYS: it does not run in a virtual GPU.
+ */
+[[nodiscard]] int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept;
 
 }  // namespace gdev

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "interposer/client.hpp"
+#include "protocol/envelope.hpp"
 
 namespace gdev {
 
@@ -39,10 +40,13 @@ int wait_for(int file, short what, steady_clock::time_point deadline) noexcept {
   }
 }
 
-/** Sends a message. Returns an errno. */
-int send_message(int file, const message& said, steady_clock::time_point deadline) noexcept {
+/** Sends a message, and the descriptor `sent` if it is one. Returns an errno. */
+int send_message(int file, message& said, int sent, steady_clock::time_point deadline) noexcept {
+  envelope<1> with_file(said, {sent});
+  envelope<0> alone(said);
+  const msghdr* const letter = sent >= 0 ? with_file.header() : alone.header();
   for (;;) {
-    if (send(file, &said, sizeof said, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof said) {
+    if (sendmsg(file, letter, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof said) {
       return 0;
     }
     if (errno != EAGAIN && errno != EINTR) {
@@ -144,13 +148,13 @@ int daemon_connection::open(const char* path) noexcept {
   return 0;
 }
 
-int daemon_connection::exchange(message& said, descriptors& received) noexcept {
+int daemon_connection::exchange(message& said, int sent, descriptors& received) noexcept {
   const steady_clock::time_point deadline = steady_clock::now() + answer_timeout;
   received = {-1, -1};
   if (!socket_.is_there()) {
     return ENOTCONN;
   }
-  const int error = send_message(socket_.number(), said, deadline);
+  const int error = send_message(socket_.number(), said, sent, deadline);
   return error != 0 ? error : receive_message(socket_.number(), said, received, deadline);
 }
 

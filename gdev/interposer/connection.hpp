@@ -39,8 +39,11 @@ class daemon_connection {
   /** Connects to the socket of this path, within `answer_timeout`. Returns an errno. */
   [[nodiscard]] int open(const char* path) noexcept;
   void close() noexcept { socket_.close(); }
-  /** Sends a message and receives the answer, within `answer_timeout`. Returns an errno. */
-  [[nodiscard]] int exchange(message& said, descriptors& received) noexcept;
+  /**
+   * Sends a message, with the descriptor `sent` if it is one, and receives the answer, within
+   * `answer_timeout`. Returns an errno.
+   */
+  [[nodiscard]] int exchange(message& said, int sent, descriptors& received) noexcept;
   /** Tells whether the daemon has closed the connection. Waits for nothing. */
   [[nodiscard]] bool is_hung_up() const noexcept;
 

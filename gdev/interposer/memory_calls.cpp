@@ -15,6 +15,7 @@
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 
 namespace gdev {
@@ -304,6 +305,7 @@ CUresult end_context(CUcontext context, Call&& call) {
     return call();
   }
   const submission in_turn(work::other);
+  detach_all(context);
   swappable().free_all(context);
   auto freed = allocations().take_all(context);
   auto freed_arrays = arrays().take_all(context);

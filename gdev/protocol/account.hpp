@@ -95,6 +95,21 @@ class account_word {
     return now;
   }
 
+  /**
+   * Daemon: takes units out of what the client uses, and out of its grant. Returns false if it uses
+   * less, or `granted` is less: what the daemon knows to have granted.
+   */
+  [[nodiscard]] bool hand_over(std::uint64_t units, std::uint32_t granted) noexcept {
+    return change([=](account_state& state) {
+      if (units > std::min({state.used, state.granted, granted})) {
+        return false;
+      }
+      state.used -= static_cast<std::uint32_t>(units);
+      state.granted -= static_cast<std::uint32_t>(units);
+      return true;
+    });
+  }
+
   /** Daemon, before it shares the page: a client that was connected before has memory in use. */
   void start(account_state state) noexcept { word_.store(pack(state), std::memory_order_relaxed); }
 

@@ -48,6 +48,20 @@ inline constexpr std::uint32_t protocol_version = 2;
  *            it, 1 if it is paused, errno of a turn that it could not end, swappable, on the GPU,
  *            turns, bytes moved out, in, nanoseconds of moving, of waiting. ENOENT: past the last
  *   gpus     index. Answer: number, bytes, capacity, rooms together. ENOENT: past the last
+ * Memory shared by keys. Errors as of the calls in include/gdev/shared_memory.h. From clients
+ * (others: ENOTCONN):
+ *   key_get     key, bytes, flags. Answer: id. ENOENT: none has the key, also with IPC_CREAT
+ *   key_make    key, bytes, flags, bytes of the chunk, and its descriptor. Answer: id; 1 if the
+ *               daemon keeps the chunk and has taken its bytes out of the client's account; 0:
+ *               another was sooner. ENOSPC: also if no descriptor came
+ *   key_attach  id, rights (key_rights). Answer: bytes, bytes of the chunk, and its descriptor
+ *   key_detach  id
+ * From everybody:
+ *   key_status  id. Answer: name; key, bytes, owner, creator (user, and group << 32), mode and
+ *               attachments << 32, process of the creator and the last one << 32
+ *   key_set     id, user, group, mode
+ *   key_remove  id
+ *   key_list    index. Answer: id. ENOENT: past the last that the user may read
  */
 enum class message_kind : std::uint32_t {
   hello = 1,
@@ -65,6 +79,14 @@ enum class message_kind : std::uint32_t {
   settings = 22,
   pause = 23,
   gpus = 24,
+  key_get = 32,
+  key_make = 33,
+  key_attach = 34,
+  key_detach = 35,
+  key_status = 36,
+  key_set = 37,
+  key_remove = 38,
+  key_list = 39,
 };
 
 /** A number that a command does not change. */
@@ -80,6 +102,21 @@ enum class turn_event : std::uint64_t {
                  // does not end)
   entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving
 };
+
+/** Tells whether a message is about memory shared by keys. */
+[[nodiscard]] constexpr bool is_of_keys(message_kind kind) noexcept {
+  return kind >= message_kind::key_get && kind <= message_kind::key_list;
+}
+
+/** What a client attaches a segment for. `again`: it is attached; the daemon may have lost that. */
+namespace key_rights {
+inline constexpr std::uint64_t read = 0;
+inline constexpr std::uint64_t write = 1;
+inline constexpr std::uint64_t again = 2;
+}  // namespace key_rights
+
+/** In the mode that key_status answers, as SHM_DEST: removed, and attached still. */
+inline constexpr std::uint64_t key_removed = 01000;
 
 /** The owner of a virtual GPU that everybody may use. */
 inline constexpr std::uint64_t all_users = ~std::uint64_t{0};

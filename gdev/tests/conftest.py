@@ -24,3 +24,10 @@ def daemon(gpu: Gpu, tmp_path: Path) -> Iterator[Daemon]:
     made.start()
     yield made
     made.kill()
+
+
+@pytest.fixture
+def shared(daemon: Daemon) -> Daemon:
+    """A daemon with the virtual GPU ``a`` of 16 MiB."""
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    return daemon

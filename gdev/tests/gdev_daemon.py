@@ -25,7 +25,7 @@ def seed_of_test() -> int:
 
 
 class Program:
-    """The client ``memory``: each line that it is told is answered by one."""
+    """The client ``memory`` or another: each line that it is told is answered by one."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -117,11 +117,11 @@ class Daemon:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def program(self, vgpu: str) -> Program:
-        """Starts a program in a virtual GPU."""
+    def program(self, vgpu: str, name: str = "memory") -> Program:
+        """Starts one of the clients that take lines, in a virtual GPU."""
         environment = self.environment() | {
             "GDEV_VGPU": vgpu,
             "LD_PRELOAD": str(self.gpu.interposer),
             "KERNELS": str(self.gpu.kernels),
         }
-        return Program([str(BUILD / "tests" / "memory")], environment)
+        return Program([str(BUILD / "tests" / name)], environment)

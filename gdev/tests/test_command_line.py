@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 from pathlib import Path
 
@@ -118,7 +119,8 @@ def test_a_virtual_gpu_in_use_is_not_removed(daemon: Daemon) -> None:
             "a",
         ]
         refused = daemon.gdev("vgpu", "rm", "a")
-        assert (refused.returncode, refused.stderr) == (1, "gdev: a: programs use it\n")
+        said = "gdev: a: programs use it, or it holds shared memory (gdev shm)\n"
+        assert (refused.returncode, refused.stderr) == (1, said)
 
 
 def test_virtual_gpus_outlive_the_daemon(daemon: Daemon) -> None:
@@ -141,3 +143,25 @@ def test_signals_end_the_daemon(daemon: Daemon, end: signal.Signals) -> None:
     daemon.process.communicate(timeout=TIMEOUT_S)
     assert daemon.process.returncode == 0
     assert not daemon.socket.exists()
+
+
+def test_shared_memory_is_listed_and_removed(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a", "shared_memory") as program:
+        program.does("init")
+        (number,) = program.does("get", 255, 1 << 20, 0o1640)  # IPC_CREAT
+        (private,) = program.does("get", 0, 2 << 20, 0o600)
+        program.does("at", number, 0)
+        rows = [line.split() for line in daemon.must("shm").splitlines()]
+        user = pwd.getpwuid(os.getuid()).pw_name
+        assert rows == [
+            ["ID", "KEY", "SIZE", "OWNER", "MODE", "ATTACHED", "VGPU"],
+            [str(number), "0xff", "1", "MiB", user, "640", "1", "a"],
+            [str(private), "private", "2", "MiB", user, "600", "0", "a"],
+        ]
+        daemon.must("shm", "rm", str(private))
+        daemon.must("shm", "rm", str(number))
+        assert daemon.must("shm").splitlines()[1].split()[1] == "removed"
+        for other, said in ((number, "it has been removed"), (1, "there is no such segment")):
+            refused = daemon.gdev("shm", "rm", str(other))
+            assert (refused.returncode, refused.stderr) == (1, f"gdev: {other}: {said}\n")

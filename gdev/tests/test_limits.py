@@ -24,11 +24,11 @@ def used(daemon: Daemon, vgpu: str = "a") -> str:
     raise AssertionError(f"no virtual GPU {vgpu}")
 
 
-def wait_until_used(daemon: Daemon, expected: str) -> None:
+def wait_until_used(daemon: Daemon, expected: str, vgpu: str = "a") -> None:
     """The daemon hears of the end of a process within milliseconds."""
     end = time.monotonic() + 10
-    while used(daemon) != expected:
-        assert time.monotonic() < end, f"{used(daemon)} in use, not {expected}"
+    while used(daemon, vgpu) != expected:
+        assert time.monotonic() < end, f"{used(daemon, vgpu)} in use, not {expected}"
 
 
 # Each takes 8 MiB, or exactly what 8 MiB may hold.

@@ -18,10 +18,12 @@ NUMBERS: Final = 16
 LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
 VERSION: Final = 2
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
+KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 UNCHANGED: Final = 2**64 - 2
 PHASES: Final = ("on", "leaving", "off", "entering")
 WHEN_FULL: Final = ("swap", "wait", "fail")
 ALL_USERS: Final = 2**64 - 1
+_REMOVED: Final = 0o1000  # in a segment's mode
 NAME_BYTES: Final = 32  # with the zero at its end
 ANSWER_TIMEOUT_S: Final = 5.0
 
@@ -29,7 +31,8 @@ ANSWER_TIMEOUT_S: Final = 5.0
 _MEANINGS: Final = {
     errno.ENOENT: "there is no such virtual GPU",
     errno.EEXIST: "there is a virtual GPU of this name already",
-    errno.EBUSY: "programs use it",
+    errno.EBUSY: "programs use it, or it holds shared memory (gdev shm)",
+    errno.EIDRM: "it has been removed",
     errno.EPERM: "only its daemon's user and root may do this",
     errno.EINVAL: "a name has 1 to 31 letters, digits, '.', '_' or '-'",
     errno.ESRCH: "no such process runs under gdev",
@@ -94,6 +97,21 @@ class GpuUse:
     capacity: int
     rooms: int
     """What the programs on it may have."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Device memory shared by a key."""
+
+    id: int
+    key: int
+    """0: it has none."""
+    bytes: int
+    owner: int
+    mode: int
+    attachments: int
+    is_removed: bool
+    vgpu: str
 
 
 class Daemon:
@@ -184,6 +202,30 @@ class Daemon:
     def gpus(self) -> list[GpuUse]:
         """Returns the GPUs on which programs take turns."""
         return [GpuUse(*numbers[:4]) for _, numbers in self._all(GPUS)]
+
+    def segments(self) -> list[Segment]:
+        """Returns the segments that the user may read, the oldest first; all to the daemon's."""
+        found = []
+        for _, (number, *_) in self._all(KEY_LIST):
+            try:
+                name, (key, size, owner, _, mode, *_) = self.ask(KEY_STATUS, "", number)
+            except OSError as error:
+                if error.errno != errno.EIDRM:  # it is gone meanwhile
+                    raise
+                continue
+            found.append(
+                Segment(
+                    id=number,
+                    key=key - (key >> 63 << 64),
+                    bytes=size,
+                    owner=owner & 0xFFFFFFFF,
+                    mode=mode & 0o777,
+                    attachments=mode >> 32,
+                    is_removed=bool(mode & _REMOVED),
+                    vgpu=name,
+                )
+            )
+        return found
 
     def _all(self, kind: int) -> list[tuple[str, list[int]]]:
         found: list[tuple[str, list[int]]] = []

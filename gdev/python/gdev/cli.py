@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
@@ -30,6 +31,8 @@ app = typer.Typer(
 )
 vgpus = typer.Typer(no_args_is_help=True, help="Add, change and remove virtual GPUs.")
 gpus = typer.Typer(no_args_is_help=True, help="What programs may have of the GPUs.")
+
+segments = typer.Typer(help="List device memory that is shared by keys, and remove it.")
 
 Process = Annotated[int, typer.Argument(help="The program's process, as gdev ps shows it.")]
 Name = Annotated[str, typer.Argument(help="Name of the virtual GPU.")]
@@ -250,6 +253,41 @@ def gpu_list_command() -> None:
     print_table(("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN"), rows)
 
 
+@segments.callback(invoke_without_command=True)
+def segments_command(context: typer.Context) -> None:
+    """List device memory that is shared by keys, as far as you may read it."""
+    if context.invoked_subcommand is not None:
+        return
+    with _daemon.connect(start=False) as daemon:
+        rows = [
+            (
+                str(one.id),
+                "removed" if one.is_removed else f"{one.key:#x}" if one.key else "private",
+                format_size(one.bytes),
+                user_name(one.owner),
+                f"{one.mode:03o}",
+                str(one.attachments),
+                one.vgpu,
+            )
+            for one in daemon.segments()
+        ]
+    print_table(("ID", "KEY", "SIZE", "OWNER", "MODE", "ATTACHED", "VGPU"), rows)
+
+
+@segments.command("rm")
+def remove_segment_command(
+    number: Annotated[int, typer.Argument(min=0, help="Its id.", metavar="ID")],
+) -> None:
+    """Remove a segment: its memory is free when no program has it attached any more."""
+    with _daemon.connect(start=False) as daemon:
+        try:
+            daemon.ask(_daemon.KEY_REMOVE, "", number)
+        except OSError as error:
+            texts = {errno.EINVAL: "there is no such segment", errno.EPERM: "it is not yours"}
+            text = texts.get(error.errno or 0, error.strerror)
+            raise OSError(error.errno, text, str(number)) from None
+
+
 @app.command("stop")
 def stop_command() -> None:
     """End the daemon. Programs go on with the memory that they have."""
@@ -259,6 +297,15 @@ def stop_command() -> None:
 
 app.add_typer(vgpus, name="vgpu")
 app.add_typer(gpus, name="gpu")
+app.add_typer(segments, name="shm")
+
+
+def user_name(number: int) -> str:
+    """Returns a user's name, or the number if it has none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
