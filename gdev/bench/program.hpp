@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
@@ -27,7 +28,7 @@ inline constexpr int could_not_run = 2;
 /** Ends the program with a line on standard error. */
 [[noreturn]] inline void fail(const std::string& text) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, text.c_str());
   std::exit(could_not_run);
 }
 

@@ -18,6 +18,7 @@ import typer
 from gpufs.sizes import format_size, parse_size
 
 from gdev import _daemon, _files
+from gdev.bench import app as bench
 
 # What the account can hold: no limit beside that of the GPU.
 NO_LIMIT: Final = (2**31 - 1) * 4096
@@ -148,6 +149,7 @@ def stop_command() -> None:
 
 
 app.add_typer(vgpus, name="vgpu")
+app.add_typer(bench, name="bench")
 
 
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
