@@ -79,7 +79,7 @@ def search_command(
     """Measure the makespan of searches beside a large one (figures 12 and 13).
 
     All but the large one run in the first virtual GPU, the large one in the last. For comparison,
-    all run without gdev too.
+    all run without gdev too, with the whole memory of the GPU.
     """
     if memory is not None:
         shared = parse_size(memory)
