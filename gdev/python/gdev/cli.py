@@ -19,6 +19,7 @@ import typer
 from gpufs.sizes import format_size, parse_size
 
 from gdev import _daemon, _files
+from gdev.bench import app as bench
 
 # What the account can hold: no limit beside that of the GPU.
 NO_LIMIT: Final = (2**31 - 1) * 4096
@@ -298,6 +299,7 @@ def stop_command() -> None:
 app.add_typer(vgpus, name="vgpu")
 app.add_typer(gpus, name="gpu")
 app.add_typer(segments, name="shm")
+app.add_typer(bench, name="bench")
 
 
 def user_name(number: int) -> str:

@@ -1,0 +1,123 @@
+"""``gdev bench``: the measurements of Gdev's paper (ATC 2012), and the paper's figures beside them.
+
+Exit status: 0; 1 if a program failed or its result was wrong, or after another error; 2 after wrong
+arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from gpufs.sizes import parse_size
+
+from gdev.bench import _copies, _micro, _search
+from gdev.bench._results import Results, gpus
+
+app: Final = typer.Typer(no_args_is_help=True, help="Measure programs with and without gdev.")
+
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write all numbers, and the machine, to this file.")
+]
+Runs = Annotated[int, typer.Option(min=1, help="How often each program runs, of each kind.")]
+VgpuName = Annotated[str, typer.Option(help="The virtual GPU of the programs under gdev.")]
+
+
+@app.command("micro")
+def micro_command(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Microprograms; all if none is named.")
+    ] = None,
+    runs: Runs = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats that a run measures.")] = 5,
+    vgpu: VgpuName = "default",
+    json_file: Json = None,
+) -> None:
+    """Measure the microprograms of table 1, alone and under gdev in turn (figure 6)."""
+    chosen = [name.upper() for name in names or _micro.PAPER]
+    for name in chosen:
+        if name not in _micro.PAPER:
+            raise ValueError(f"there is no such microprogram: {name} ({', '.join(_micro.PAPER)})")
+    with Results("micro", {"runs": runs, "repeats": repeats, "vgpu": vgpu}, json_file) as results:
+        end(_micro.measure(chosen, runs, repeats, vgpu, results))
+
+
+@app.command("copies")
+def copies_command(
+    most: Annotated[str, typer.Option(help="The largest copy.")] = "256MiB",
+    runs: Runs = 3,
+    vgpu: VgpuName = "default",
+    json_file: Json = None,
+) -> None:
+    """Measure copies between host and GPU, alone and under gdev in turn (figures 3 to 5)."""
+    most_bytes = parse_size(most)
+    settings = {"most": most_bytes, "runs": runs, "vgpu": vgpu}
+    with Results("copies", settings, json_file) as results:
+        end(_copies.measure(most_bytes, runs, vgpu, results))
+
+
+@app.command("search")
+def search_command(
+    size: Annotated[str, typer.Option("--bytes", help="The text of a search.")] = "128MiB",
+    large: Annotated[
+        str, typer.Option(help="The text of the search that runs all the time; 0: none.")
+    ] = "1GiB",
+    count: Annotated[
+        str, typer.Option(help="How many searches run at once: 1,2,4 or 1..4.")
+    ] = "1,2,4,8,16",
+    vgpus: Annotated[
+        str, typer.Option(help="How many virtual GPUs share the memory: 1,2,4 or 1..4.")
+    ] = "1..4",
+    memory: Annotated[
+        str | None, typer.Option(help="The memory that they share; default: that of the GPU.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often a search reads its text.")] = 2000,
+    json_file: Json = None,
+) -> None:
+    """Measure the makespan of searches beside a large one (figures 12 and 13).
+
+    All but the large one run in the first virtual GPU, the large one in the last. For comparison,
+    all run without gdev too, with the whole memory of the GPU.
+    """
+    if memory is not None:
+        shared = parse_size(memory)
+    elif found := gpus():
+        shared = found[0].memory_bytes
+    else:
+        raise ValueError("nvidia-smi says of no GPU how much memory it has: --memory is needed")
+    plan = _search.Plan(
+        size=parse_size(size),
+        large=parse_size(large),
+        repeats=repeats,
+        memory=shared,
+        counts=numbers_of(count),
+        vgpus=numbers_of(vgpus),
+    )
+    with Results("search", plan.settings(), json_file) as results:
+        end(_search.measure(plan, results))
+
+
+def numbers_of(text: str) -> list[int]:
+    """Returns the numbers of ``1,2,4`` or ``1..4``. Raises ValueError."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        try:
+            begin = int(first)
+            found = list(range(begin, int(last) + 1)) if dots else [begin]
+        except ValueError:
+            found = []
+        if not found or found[0] < 1:
+            raise ValueError(f"not numbers from 1 on, such as 1,2,4 or 1..4: {text}")
+        numbers += found
+    return numbers
+
+
+def end(faults: list[str]) -> None:
+    """Prints what went wrong, and ends with status 1 if anything did."""
+    for fault in faults:
+        print(f"gdev: {fault}", file=sys.stderr)
+    if faults:
+        raise typer.Exit(1)
