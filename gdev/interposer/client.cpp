@@ -291,7 +291,7 @@ int try_to_use(std::uint64_t bytes) noexcept {
       was_refused = true;
       const bool is_limit = known.used + bytes > known.limit;
       std::snprintf(line.data(), line.size(),
-                    "gdev: process %d, virtual GPU %s: no memory for %.4g MiB: %s (limit %.1f MiB; "
+                    "gdev: process %d, virtual GPU %s: no memory for %.1f MiB: %s (limit %.1f MiB; "
                     "in use %.1f MiB, %.1f MiB by this process). This is said once.\n",
                     getpid(), vgpu_name(), mebibytes(bytes),
                     error != ENOMEM ? "the daemon does not answer"
@@ -323,7 +323,7 @@ int use_memory(std::uint64_t bytes) noexcept {
       has_said = true;
       std::array<char, 200> line{};
       std::snprintf(line.data(), line.size(),
-                    "gdev: process %d, virtual GPU %s: waits for %.4g MiB; others have the GPU\n",
+                    "gdev: process %d, virtual GPU %s: waits for %.1f MiB; others have the GPU\n",
                     getpid(), vgpu_name(), mebibytes(bytes));
       say(line.data());
     }
