@@ -96,15 +96,19 @@ std::size_t host_pool::add_segments(std::size_t count) {
   return added;
 }
 
-void host_pool::prepare(std::size_t bytes) {
+bool host_pool::prepare(std::size_t bytes, std::size_t most) {
   std::size_t free_bytes = 0;
   {
     const std::lock_guard lock(mutex_);
     free_bytes = free_bytes_;
   }
-  if (bytes > free_bytes) {
-    add_segments((bytes - free_bytes + segment_bytes - 1) / segment_bytes);
+  if (bytes <= free_bytes) {
+    return false;
   }
+  const auto segments = [](std::size_t of) { return (of + segment_bytes - 1) / segment_bytes; };
+  const std::size_t lacking = segments(bytes - free_bytes);
+  const std::size_t wanted = std::min(lacking, segments(most));
+  return add_segments(wanted) == wanted && wanted < lacking;
 }
 
 std::byte* host_pool::take(std::size_t bytes) {

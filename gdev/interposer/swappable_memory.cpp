@@ -21,8 +21,26 @@ constexpr std::size_t granularity = std::size_t{2} << 20;
 constexpr std::size_t chunk_bytes = host_pool::segment_bytes;
 /** Chunks are released, and others are told of it, when so much has been copied. */
 constexpr std::size_t batch_bytes = std::size_t{64} << 20;
+/** What a client that may have to leave prepares between two looks at its orders. */
+constexpr std::size_t prepared_at_once = std::size_t{512} << 20;
 
 endless<swappable_memory> only;
+
+/** A clock that can be stopped. */
+class stopwatch {
+ public:
+  void stop() noexcept {
+    ns_ += static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                          std::chrono::steady_clock::now() - begin_)
+                                          .count());
+  }
+  void go_on() noexcept { begin_ = std::chrono::steady_clock::now(); }
+  [[nodiscard]] std::uint64_t ns() const noexcept { return ns_; }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::uint64_t ns_ = 0;
+};
 
 CUmemLocation on(CUdevice device) noexcept {
   CUmemLocation location{};
@@ -329,6 +347,27 @@ CUstream swappable_memory::stream_of(CUcontext context) {
   return found;
 }
 
+bool swappable_memory::prepare_host() {
+  std::size_t needed = 0;
+  CUcontext context = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [address, one] : ranges_) {
+      context = one.context;
+      for (const chunk& part : one.chunks) {
+        needed += part.copy == nullptr ? part.bytes : 0;
+      }
+    }
+  }
+  if (context == nullptr) {
+    return false;
+  }
+  // A submission: the context must not end meanwhile.
+  const submission in_turn(work::other);
+  const driver_scope scope(context);
+  return pool_.prepare(needed, prepared_at_once);
+}
+
 void swappable_memory::report_gpu() {
   if (const auto first = contexts_.begin(); first != contexts_.end()) {
     const driver_scope scope(*first);
@@ -421,7 +460,7 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
   }
   if (needed != 0) {
     const driver_scope scope(all.front().of->context);
-    pool_.prepare(needed);
+    pool_.prepare(needed, needed);
   }
   std::vector<chunk*> placed;
   std::vector<std::pair<chunk*, std::byte*>> clean;
@@ -436,7 +475,7 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
         for (chunk* const one : placed) {
           pool_.give(std::exchange(one->copy, nullptr), one->bytes);
         }
-        return {ENOMEM, 0};
+        return {ENOMEM, 0, 0};
       }
       placed.push_back(part);
     } else if (!was_written) {
@@ -444,9 +483,12 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
     }
   }
   move_result result;
+  stopwatch watch;
   if (!copy_out(all, result.bytes, progress)) {
     result.error = EIO;  // the context is broken; so is the program, which sees its own error
   }
+  watch.stop();
+  result.ns = watch.ns();
   for (const auto& [part, copy] : clean) {
     part->copy = copy;
   }
@@ -456,6 +498,7 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
 move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& may_have,
                                       const std::function<bool()>& is_full) {
   move_result result;
+  stopwatch watch;
   std::set<CUcontext> used;
   for (const auto& [part, address, of] : all_chunks()) {
     if (part->handle != 0) {
@@ -464,10 +507,16 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     const driver_scope scope(of->context);
     CUresult made = CUDA_ERROR_OUT_OF_MEMORY;
     while (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
+      watch.stop();
       result.error = may_have(resident_ + part->bytes) ? 0 : ECANCELED;
+      watch.go_on();
       if (result.error == 0) {
         made = make_chunk(address, *part, of->device);
-        result.error = made == CUDA_ERROR_OUT_OF_MEMORY && !is_full() ? ECANCELED : 0;
+      }
+      if (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
+        watch.stop();
+        result.error = is_full() ? 0 : ECANCELED;
+        watch.go_on();
       }
     }
     if (result.error != 0) {
@@ -492,6 +541,8 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     const driver_scope scope(context);
     call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context));
   }
+  watch.stop();
+  result.ns = watch.ns();
   writes_then_ = writes();
   return result;
 }

@@ -35,6 +35,7 @@ namespace gdev {
 struct move_result {
   int error = 0;  // ENOMEM: the host has no room, all is as it was; ECANCELED: see move_in()
   std::uint64_t bytes = 0;  // copied
+  std::uint64_t ns = 0;     // of copying, mapping and releasing, without waits for others
 };
 
 class swappable_memory {
@@ -65,6 +66,8 @@ class swappable_memory {
   /** Lets another device use the allocations of one, also later ones. Holds a submission. */
   CUresult give_access(CUdevice owner, CUdevice user);
 
+  /** Makes a part of the host's memory that move_out() will need. Returns whether more is lacking. */
+  bool prepare_host();
   /** Tells the daemon what is free on the GPU. */
   void report_gpu();
   /** Waits until the GPU has done all work of this process. Returns false if the time is up. */
