@@ -26,7 +26,9 @@ void put(message& said, std::string_view name, std::initializer_list<std::uint64
   std::copy(numbers.begin(), numbers.end(), said.numbers.begin());
 }
 
-/** Stores a policy of three numbers. Returns false if one of them is none. */
+constexpr std::uint64_t end_after_s_max = 1'000'000'000;
+
+/** Stores a policy of four numbers. Returns false if one of them is none. */
 bool read_policy(const std::uint64_t* numbers, vgpu_policy& policy) noexcept {
   constexpr std::int64_t priority_max = 1000;
   if (numbers[0] != unchanged) {
@@ -44,6 +46,12 @@ bool read_policy(const std::uint64_t* numbers, vgpu_policy& policy) noexcept {
       return false;
     }
     policy.when_full = static_cast<full_policy>(numbers[2]);
+  }
+  if (numbers[3] != unchanged) {
+    if (numbers[3] > end_after_s_max) {
+      return false;
+    }
+    policy.end_after_s = numbers[3];
   }
   return true;
 }
@@ -130,7 +138,7 @@ message server::answer_client(connection& from, const message& asked) {
   switch (asked.kind) {
     case message_kind::want:
       turns_.use_gpu(from.id, numbers[1], units_of(numbers[2]), units_of(numbers[3]), now());
-      said.error = turns_.want(from.id, units_of(numbers[0]), now());
+      said.error = turns_.want(from.id, units_of(numbers[0]), numbers[4] != 0, now());
       put_memory(from, said);
       break;
     case message_kind::memory: put_memory(from, said); break;
@@ -172,7 +180,8 @@ message server::answer_query(const message& asked) const {
       put(said, one.name,
           {one.limit * account_unit, one.used * account_unit, one.granted * account_unit,
            one.clients, one.refusals, one.owner, one.policy.reserve * account_unit,
-           signed_number(one.policy.priority), static_cast<std::uint64_t>(one.policy.when_full)});
+           signed_number(one.policy.priority), static_cast<std::uint64_t>(one.policy.when_full),
+           one.policy.end_after_s});
       return said;
     }
   } else if (asked.kind == message_kind::clients) {
@@ -333,9 +342,10 @@ void server::load() {
       std::uint64_t owner = 0;
       vgpu_policy policy;
       int when_full = 0;
-      is_right =
-          (words >> vgpu >> limit >> owner >> policy.reserve >> policy.priority >> when_full) &&
-          when_full >= 0 && when_full <= static_cast<int>(full_policy::fail);
+      is_right = (words >> vgpu >> limit >> owner >> policy.reserve >> policy.priority >>
+                  when_full >> policy.end_after_s) &&
+                 policy.end_after_s <= end_after_s_max && when_full >= 0 &&
+                 when_full <= static_cast<int>(full_policy::fail);
       policy.when_full = static_cast<full_policy>(when_full);
       is_right = is_right && accounts_.add(vgpu, limit, owner, policy) == 0;
     } else if (what == "gpus") {
@@ -358,7 +368,8 @@ int server::save() const {
   text << "gpus " << chosen.capacity << ' ' << chosen.spare << ' ' << chosen.host << '\n';
   for (const vgpu_report& one : accounts_.vgpus()) {
     text << "vgpu " << one.name << ' ' << one.limit << ' ' << one.owner << ' ' << one.policy.reserve
-         << ' ' << one.policy.priority << ' ' << static_cast<int>(one.policy.when_full) << '\n';
+         << ' ' << one.policy.priority << ' ' << static_cast<int>(one.policy.when_full) << ' '
+         << one.policy.end_after_s << '\n';
   }
   const std::string written = text.str();
   const file_descriptor file(

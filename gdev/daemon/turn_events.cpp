@@ -86,7 +86,7 @@ void turns::come_back_out(client_id id, std::uint64_t now) {
   }
 }
 
-int turns::want(client_id id, std::uint64_t units, std::uint64_t now) {
+int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
     return ENOENT;
@@ -94,6 +94,10 @@ int turns::want(client_id id, std::uint64_t units, std::uint64_t now) {
   client& one = found->second;
   if (one.now != phase::in || now < settled_ns_) {
     return EAGAIN;  // a call that began before its turn ended
+  }
+  if (is_elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
+    const std::uint64_t needed = accounts_.used(id) + units;
+    return accounts_.want(id, units, less(needed, accounts_.granted(id)));
   }
   const auto spare = [&] {
     return one.gpu == 0 ? account_units_max
@@ -163,6 +167,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.now = phase::out;
       one.since_ns = now;
       one.stays = 0;
+      one.blocking_ns = 0;
       one.bytes_out = sum(one.bytes_out, a);
       moved();
       if (one.queued == 0 && (one.has_work || one.pending != 0)) {
@@ -222,6 +227,16 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
 std::uint64_t turns::tick(std::uint64_t now) {
   std::uint64_t next = never;
   for (auto& [id, one] : clients_) {
+    const std::uint64_t patience_s = accounts_.policy_of(id).end_after_s;
+    if (one.blocking_ns != 0 && patience_s != 0 && !one.is_paused) {
+      const std::uint64_t over = sum(one.blocking_ns, patience_s * second_ns);
+      if (over <= now) {
+        one.blocking_ns = 0;
+        ended_.insert(id);
+      } else {
+        next = std::min(next, over);
+      }
+    }
     if (one.reserved != 0) {
       const std::uint64_t over = sum(one.reserved_ns, reserved_ns_max);
       if (over <= now) {

@@ -21,7 +21,17 @@ constexpr std::uint64_t look_again_ns = second_ns / 10;
 
 // --- Amounts ---
 
-std::uint64_t turns::used(const client& one) const { return accounts_.used(one.id); }
+std::uint64_t turns::elsewhere(const client& one) const {
+  return one.page->elsewhere.load(std::memory_order_relaxed);
+}
+
+std::uint64_t turns::used(const client& one) const {
+  return less(accounts_.used(one.id), elsewhere(one));
+}
+
+std::uint64_t turns::granted(const client& one) const {
+  return less(accounts_.granted(one.id), elsewhere(one));
+}
 
 std::uint64_t turns::swappable(const client& one) const {
   return std::min<std::uint64_t>(one.page->swappable.load(std::memory_order_relaxed), used(one));
@@ -31,7 +41,7 @@ std::uint64_t turns::wired(const client& one) const { return used(one) - swappab
 
 std::uint64_t turns::room(const client& one) const {
   switch (one.now) {
-    case phase::in: return accounts_.granted(one.id) + one.reserved;
+    case phase::in: return granted(one) + one.reserved;
     case phase::out: return wired(one);
     case phase::leaving:
     case phase::entering: break;
@@ -44,7 +54,7 @@ std::uint64_t turns::releasable(const client& one) const { return less(room(one)
 /** What a waiting client needs beside its room. */
 std::uint64_t turns::lacking(const client& one) const {
   if (one.now == phase::in) {
-    return less(used(one) + one.pending, accounts_.granted(one.id) + one.reserved);
+    return less(used(one) + one.pending, granted(one) + one.reserved);
   }
   return less(used(one) + one.pending, room(one));
 }
@@ -159,6 +169,8 @@ void turns::set_contended(std::uint64_t which, const client* by) {
   }
 }
 
+std::set<client_id> turns::take_ended() noexcept { return std::exchange(ended_, {}); }
+
 std::set<client_id> turns::take_signals() noexcept { return std::exchange(signals_, {}); }
 
 // --- Decisions ---
@@ -226,10 +238,11 @@ bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
 
 void turns::begin_leaving(client& one, std::uint64_t now) {
   accounts_.take_back(one.id);
-  one.room = accounts_.granted(one.id);
+  one.room = granted(one);
   one.reserved = 0;
   one.now = phase::leaving;
   one.since_ns = now;
+  one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
   order(one, order_out);
 }
 
@@ -262,6 +275,11 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
     return one.second.gpu == which && one.second.queued != 0;
   });
   of.deadline_ns = has_waiting ? now + look_again_ns : never;
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == which && one.now == phase::in) {
+      one.blocking_ns = 0;  // nobody waits for it any more
+    }
+  }
   set_contended(which, nullptr);
 }
 

@@ -90,9 +90,9 @@ class turns {
   /**
    * Takes units into use, as accounts::want(). ENOMEM: the limit, or more than the GPU could have,
    * or others had to leave and the host has no room for all. EAGAIN: others must leave first; the
-   * client is signalled when it should ask again.
+   * client is signalled when it should ask again. is_elsewhere: they are for another GPU.
    */
-  int want(client_id id, std::uint64_t units, std::uint64_t now);
+  int want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now);
   /** Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave. */
   int happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t b, std::uint64_t now);
   /** Takes a client off its GPU until it may go on. ENOENT. */
@@ -102,6 +102,8 @@ class turns {
   std::uint64_t tick(std::uint64_t now);
   /** Returns the clients whose page has changed: they must be signalled. */
   [[nodiscard]] std::set<client_id> take_signals() noexcept;
+  /** Returns the clients that must be ended: they keep others waiting for longer than they may. */
+  [[nodiscard]] std::set<client_id> take_ended() noexcept;
 
   /** Returns what the client could have of its GPU, without other clients. */
   [[nodiscard]] std::uint64_t most_for(client_id id) const;
@@ -125,6 +127,7 @@ class turns {
     std::uint64_t queued = 0;       // place in the order of arrival; 0: it does not wait
     std::uint64_t queued_ns = 0;
     std::uint64_t stuck_until_ns = 0;  // it could not leave
+    std::uint64_t blocking_ns = 0;     // since when it should have left; 0: it need not
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
     int stays = 0;
@@ -143,7 +146,9 @@ class turns {
     std::uint64_t deadline_ns = never;
   };
 
-  [[nodiscard]] std::uint64_t used(const client& one) const;
+  [[nodiscard]] std::uint64_t used(const client& one) const;  // on its GPU
+  [[nodiscard]] std::uint64_t granted(const client& one) const;
+  [[nodiscard]] std::uint64_t elsewhere(const client& one) const;
   [[nodiscard]] std::uint64_t swappable(const client& one) const;
   [[nodiscard]] std::uint64_t wired(const client& one) const;
   [[nodiscard]] std::uint64_t room(const client& one) const;
@@ -171,6 +176,7 @@ class turns {
   std::map<client_id, client> clients_;
   std::map<std::uint64_t, gpu> gpus_;
   std::set<client_id> signals_;
+  std::set<client_id> ended_;
   std::uint64_t next_place_ = 1;
   std::uint64_t settled_ns_ = 0;
 };

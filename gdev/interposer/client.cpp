@@ -51,6 +51,7 @@ bool was_refused = false;  // and said so
 gpu_facts home;            // the GPU on which this process takes turns
 std::uint32_t swappable_units = 0;
 std::uint32_t resident_units = 0;
+std::uint64_t elsewhere_bytes = 0;
 
 std::atomic<bool> joined = false;
 std::atomic<bool> is_off_gpu = false;  // or about to be
@@ -111,11 +112,21 @@ void in_child() noexcept {
   home = {};
   swappable_units = 0;
   resident_units = 0;
+  elsewhere_bytes = 0;
   is_off_gpu.store(false, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
 }
 
 void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, in_child); }
+
+/** Adds to what is on other GPUs. `state` is held. */
+void note_elsewhere(std::uint64_t change) noexcept {
+  elsewhere_bytes += change;
+  if (page != nullptr) {
+    page->elsewhere.store(static_cast<std::uint32_t>(units_of(elsewhere_bytes)),
+                          std::memory_order_relaxed);
+  }
+}
 
 /** Maps a page that the daemon sent. Returns an errno. `state` is held. */
 int map_page(int file) noexcept {
@@ -129,6 +140,7 @@ int map_page(int file) noexcept {
   page = static_cast<client_page*>(made);
   page->swappable.store(swappable_units, std::memory_order_relaxed);
   page->resident.store(resident_units, std::memory_order_relaxed);
+  note_elsewhere(0);
   return page->version == protocol_version ? 0 : EPROTO;
 }
 
@@ -251,7 +263,7 @@ bool has_joined() noexcept { return joined.load(std::memory_order_relaxed); }
 namespace {
 
 /** Asks for bytes once. Returns as use_memory(), or EAGAIN: others must leave the GPU first. */
-int try_to_use(std::uint64_t bytes) noexcept {
+int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
   // A grant of a daemon that is gone may not be what a new one knows.
   if (!daemon_link.is_hung_up()) {
     const std::lock_guard lock(state);
@@ -266,7 +278,7 @@ int try_to_use(std::uint64_t bytes) noexcept {
     const std::lock_guard lock(asking);
     message said;
     said.kind = message_kind::want;
-    said.numbers = {bytes, seen.number, seen.total, seen.free};
+    said.numbers = {bytes, seen.number, seen.total, seen.free, std::uint64_t{is_elsewhere}};
     const int unanswered = ask(said);
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
@@ -307,15 +319,19 @@ int try_to_use(std::uint64_t bytes) noexcept {
 
 }  // namespace
 
-int use_memory(std::uint64_t bytes) noexcept {
+int use_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   const uncancelled whole;
   constexpr std::chrono::seconds patience{10};
   const steady_clock::time_point said_at = steady_clock::now() + patience;
   bool has_said = false;
   for (;;) {
     const std::uint32_t seen = signal_count.load(std::memory_order_acquire);
-    const int error = try_to_use(bytes);
+    const int error = try_to_use(bytes, is_elsewhere);
     if (error != EAGAIN) {
+      if (error == 0 && is_elsewhere) {
+        const std::lock_guard lock(state);
+        note_elsewhere(bytes);
+      }
       note_signal();  // of what this one waited for, another thread may get the rest
       return error;
     }
@@ -339,10 +355,13 @@ void note_signal() noexcept {
   syscall(SYS_futex, &signal_count, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void free_memory(std::uint64_t bytes) noexcept {
+void free_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   const std::lock_guard lock(state);
   if (page == nullptr || bytes > used_bytes) {
     return;  // of the parent, before a fork
+  }
+  if (is_elsewhere) {
+    note_elsewhere(~bytes + 1);
   }
   const std::uint64_t before = units_of(used_bytes);
   used_bytes -= bytes;
@@ -391,7 +410,7 @@ bool ask_memory(memory_facts& facts) noexcept {
     known.used = std::max(known.used, used_bytes);
   }
   facts = known;
-  facts.own = used_bytes;
+  facts.own = used_bytes - elsewhere_bytes;
   return true;
 }
 
@@ -431,8 +450,8 @@ turn_words read_turn() noexcept {
     return {};
   }
   const std::uint64_t units = page->room.load(std::memory_order_relaxed);
-  const std::uint64_t wired =
-      units_of(used_bytes) - std::min<std::uint64_t>(units_of(used_bytes), swappable_units);
+  const std::uint64_t at_home = units_of(used_bytes - elsewhere_bytes);
+  const std::uint64_t wired = at_home - std::min<std::uint64_t>(at_home, swappable_units);
   return {page->order.load(std::memory_order_relaxed),
           (units - std::min(units, wired)) * account_unit};
 }

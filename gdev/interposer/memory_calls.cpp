@@ -51,7 +51,7 @@ CUcontext current_context() noexcept {
  * free, and is asked again: it may make others leave.
  */
 template <typename Call, typename Record>
-CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
+CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Record&& record) {
   if (!has_joined()) {
     return call(nullptr);
   }
@@ -59,6 +59,9 @@ CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
     if (tries != 0) {
+      if (is_elsewhere) {
+        break;
+      }
       const gpu_facts seen = look_at_gpu();
       if (seen.number == 0 || !use_gpu(seen)) {
         break;
@@ -66,7 +69,7 @@ CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
       usleep(5'000);  // others may be about to allocate what they were granted
     }
     auto held = std::make_shared<holding>();
-    if (result = held->take(bytes); result != CUDA_SUCCESS) {
+    if (result = held->take(bytes, is_elsewhere); result != CUDA_SUCCESS) {
       break;
     }
     const submission in_turn(work::other);
@@ -82,7 +85,8 @@ CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
 template <typename Key, typename Call>
 CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
   return with_account(
-      bytes, [&](const std::shared_ptr<holding>& /*held*/) { return call(); },
+      bytes, swappable().is_elsewhere(),
+      [&](const std::shared_ptr<holding>& /*held*/) { return call(); },
       [&](std::shared_ptr<holding> held) {
         where.add(key(), {std::move(held), current_context()});
       });
@@ -105,7 +109,7 @@ CUresult free_entry(ledger& where, std::uint64_t key, Call&& call) {
 /** Allocates memory that can be swapped. */
 CUresult allocate_swappable(CUdeviceptr* address, std::size_t bytes) {
   return with_account(
-      swappable_memory::physical(bytes),
+      swappable_memory::physical(bytes), false,
       [&](const std::shared_ptr<holding>& held) {
         return swappable().allocate(address, bytes, held);
       },
@@ -253,7 +257,8 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
   if (properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return create(nullptr);
   }
-  return with_account(bytes, create, [&](std::shared_ptr<holding> held) {
+  const bool is_elsewhere = swappable().is_elsewhere(properties->location.id);
+  return with_account(bytes, is_elsewhere, create, [&](std::shared_ptr<holding> held) {
     chunks().add(*handle, std::move(held));
   });
 }

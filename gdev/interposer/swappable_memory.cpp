@@ -114,6 +114,16 @@ bool swappable_memory::is_possible() {
   return true;
 }
 
+bool swappable_memory::is_elsewhere(CUdevice device) {
+  const std::lock_guard lock(mutex_);
+  return home_ >= 0 && device != home_;
+}
+
+bool swappable_memory::is_elsewhere() {
+  CUdevice device = 0;
+  return call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS && is_elsewhere(device);
+}
+
 void swappable_memory::note_context(CUcontext made) {
   const std::lock_guard lock(mutex_);
   contexts_.insert(made);

@@ -45,6 +45,9 @@ class swappable_memory {
 
   /** Tells whether allocations of the current context can be swapped. */
   [[nodiscard]] bool is_possible();
+  /** Tells whether the current device, or another, is not the one on which turns are taken. */
+  [[nodiscard]] bool is_elsewhere();
+  [[nodiscard]] bool is_elsewhere(CUdevice device);
   /** Returns what an allocation takes. */
   [[nodiscard]] static std::uint64_t physical(std::uint64_t bytes) noexcept;
   /** Allocates in the current context. Returns CUDA's errors. The caller holds a submission. */
@@ -66,7 +69,7 @@ class swappable_memory {
   /** Lets another device use the allocations of one, also later ones. Holds a submission. */
   CUresult give_access(CUdevice owner, CUdevice user);
 
-  /** Makes a part of the host's memory that move_out() will need. Returns whether more is lacking. */
+  /** Makes a part of the host's memory that move_out() will need. Returns whether more lacks. */
   bool prepare_host();
   /** Tells the daemon what is free on the GPU. */
   void report_gpu();

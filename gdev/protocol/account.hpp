@@ -161,6 +161,7 @@ struct client_page {
   // The client writes:
   std::atomic<std::uint32_t> swappable{0};  // of what is in use: what leaves the GPU with a turn
   std::atomic<std::uint32_t> resident{0};   // of that: what is on the GPU now
+  std::atomic<std::uint32_t> elsewhere{0};  // of what is in use: what is on other GPUs
 };
 
 inline constexpr std::size_t client_page_bytes = 4096;

@@ -23,7 +23,8 @@ inline constexpr std::uint32_t protocol_version = 2;
  *   hello    name; of a client that comes back to a daemon: bytes in use, 1 if it is off its GPU,
  *            number and bytes of the GPU. Answer: limit; descriptors: the client's page, and a
  *            socket of signals. ENOENT: no such virtual GPU; EACCES: not this user's
- *   want     bytes, and as of gpu (number 0: none): the daemon takes the bytes into use. Answer:
+ *   want     bytes; as of gpu (number 0: none); 1 if they are for a GPU on which the client takes
+ *            no turns: the daemon takes the bytes into use. Answer:
  *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
  *            others must leave the GPU first; a signal says when to ask again
  *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU, bytes that this
@@ -33,8 +34,8 @@ inline constexpr std::uint32_t protocol_version = 2;
  *   host     bytes of the host's memory that the client wants to hold for what is swapped out.
  *            ENOMEM: more than there may be
  * From commands of root and the daemon's user (others: EPERM):
- *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy. EEXIST;
- *            EINVAL: name or a number
+ *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy,
+ *            end_after_s. EEXIST; EINVAL: name or a number
  *   set      name; as of add; `unchanged` leaves a number as it is. ENOENT; EINVAL
  *   remove   name. ENOENT; EBUSY: it has clients
  *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
@@ -43,7 +44,7 @@ inline constexpr std::uint32_t protocol_version = 2;
  *   stop     the daemon ends
  * From commands of everybody:
  *   list     index. Answer: name; limit, in use, granted, clients, refusals, owner, reserve,
- *            priority, full_policy. ENOENT: past the last
+ *            priority, full_policy, end_after_s. ENOENT: past the last
  *   clients  index. Answer: name; process, user, in use, granted, refusals, phase, nanoseconds in
  *            it, 1 if it is paused, errno of a turn that it could not end, swappable, on the GPU,
  *            turns, bytes moved out, in, nanoseconds of moving, of waiting. ENOENT: past the last

@@ -257,6 +257,34 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daem
         small.does("alloc", 2 * MIB)
 
 
+def test_a_program_that_cannot_leave_is_ended_if_that_was_chosen(shared: Daemon) -> None:
+    shared.must("vgpu", "set", "a", "--end-after", "2")
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 20, 2) as b:
+        a.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        b.does("alloc", 30 * MIB)
+        assert time.monotonic() - begin >= 2.0
+        assert a.process.wait(TIMEOUT_S) == -signal.SIGKILL
+        assert b.does("check", 0, 2, 20 * MIB) == [1]
+
+
+def test_work_that_does_not_end_keeps_its_program_on_the_gpu(shared: Daemon) -> None:
+    """And is said so; the others get their turn when it has ended."""
+    with (
+        started(shared, "a", 40, 1) as a,
+        shared.program("b") as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        b.does("init")
+        a.does("spin", 4000)
+        waiting = threads.submit(b.does, "alloc", 40 * MIB)
+        end = time.monotonic() + TIMEOUT_S
+        while "busy" not in shared.must("ps"):
+            assert time.monotonic() < end and not waiting.done()
+        waiting.result(TIMEOUT_S)
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
+
+
 def test_random_operations_of_programs_on_a_full_gpu(daemon: Daemon) -> None:
     """Each program against a model: what it has written is what it reads; kills; daemons anew."""
     chance = random.Random(seed_of_test())

@@ -61,6 +61,8 @@ class Vgpu:
     """As much of the GPU is never taken away from its programs."""
     priority: int
     when_full: str
+    end_after_s: int
+    """A program that cannot leave the GPU for so long is killed; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class Daemon:
                 reserve=n[6],
                 priority=n[7] - (n[7] >> 63 << 64),
                 when_full=WHEN_FULL[n[8]],
+                end_after_s=n[9],
             )
             for name, n in self._all(LIST)
         ]

@@ -37,6 +37,14 @@ segments = typer.Typer(help="List device memory that is shared by keys, and remo
 
 Process = Annotated[int, typer.Argument(help="The program's process, as gdev ps shows it.")]
 Name = Annotated[str, typer.Argument(help="Name of the virtual GPU.")]
+EndAfter = Annotated[
+    int | None,
+    typer.Option(
+        "--end-after",
+        help="Kill a program that keeps others waiting for so many seconds after its turn is over;"
+        " 0: never.",
+    ),
+]
 Memory = Annotated[
     str, typer.Option("--memory", help="The limit for all its programs together: 60GiB, none.")
 ]
@@ -94,7 +102,7 @@ def environment_of(vgpu: str) -> dict[str, str]:
         known = {one.name for one in daemon.vgpus()}
         if vgpu == "default" and vgpu not in known:
             with contextlib.suppress(FileExistsError):  # another command was sooner
-                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 3)
+                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 4)
         elif vgpu not in known:
             raise OSError(errno.ENOENT, "there is no such virtual GPU (gdev vgpu add)", vgpu)
     return dict(os.environ) | {
@@ -112,13 +120,14 @@ def add_command(
     reserve: Reserve = None,
     priority: Priority = None,
     when_full: WhenFull = None,
+    end_after: EndAfter = None,
     everybody: Annotated[
         bool, typer.Option("--everybody", help="All users may use it, not only its owner.")
     ] = False,
 ) -> None:
     """Add a virtual GPU: gdev vgpu add a --memory 60GiB."""
     owner = _daemon.ALL_USERS if everybody else os.getuid()
-    policy = policy_of(reserve, priority, when_full)
+    policy = policy_of(reserve, priority, when_full, end_after)
     with _daemon.connect(start=True) as daemon:
         daemon.ask(_daemon.ADD, name, limit_of(memory), owner, *policy)
 
@@ -132,10 +141,11 @@ def set_command(
     reserve: Reserve = None,
     priority: Priority = None,
     when_full: WhenFull = None,
+    end_after: EndAfter = None,
 ) -> None:
     """Change a virtual GPU while programs use it: gdev vgpu set a --memory 80GiB."""
     limit = _daemon.UNCHANGED if memory is None else limit_of(memory)
-    policy = policy_of(reserve, priority, when_full)
+    policy = policy_of(reserve, priority, when_full, end_after)
     with _daemon.connect(start=False) as daemon:
         daemon.ask(_daemon.SET, name, limit, 0, *policy)
 
@@ -329,17 +339,20 @@ def limit_of(text: str) -> int:
 
 
 def policy_of(
-    reserve: str | None, priority: int | None, when_full: str | None
-) -> tuple[int, int, int]:
+    reserve: str | None, priority: int | None, when_full: str | None, end_after: int | None
+) -> tuple[int, int, int, int]:
     """Returns a policy as the daemon's numbers. Raises ValueError."""
     if when_full is not None and when_full not in _daemon.WHEN_FULL:
         raise ValueError(f"--when-full is one of {', '.join(_daemon.WHEN_FULL)}: {when_full}")
     if priority is not None and not -1000 <= priority <= 1000:
         raise ValueError(f"a priority is -1000 to 1000: {priority}")
+    if end_after is not None and not 0 <= end_after <= 10**9:
+        raise ValueError(f"--end-after is 0 to {10**9} seconds: {end_after}")
     return (
         _daemon.UNCHANGED if reserve is None else parse_size(reserve),
         _daemon.UNCHANGED if priority is None else priority % 2**64,
         _daemon.UNCHANGED if when_full is None else _daemon.WHEN_FULL.index(when_full),
+        _daemon.UNCHANGED if end_after is None else end_after,
     )
 
 

@@ -17,6 +17,7 @@
  *   reset                 cuDevicePrimaryCtxReset
  *   fill KEY VALUE BYTES  check KEY VALUE BYTES: "ok 1" if all 4-byte numbers are VALUE
  *   sum KEY VALUE BYTES   as check, but kernels do it, and write all anew; KERNELS names the PTX
+ *   spin MILLISECONDS     launches a kernel that takes so long; KERNELS as of sum
  *   fork                  the child initializes CUDA anew, and answers from now on
  */
 #include <cuda.h>
@@ -166,6 +167,19 @@ CUresult unmap(thing& one) {
   return result == CUDA_SUCCESS ? cuMemAddressFree(one.mapped, one.bytes) : result;
 }
 
+CUresult find_kernel(const char* name, CUfunction& found) {
+  static CUmodule module = nullptr;
+  if (module == nullptr) {
+    const char* const file_name = std::getenv("KERNELS");
+    std::ifstream file(file_name == nullptr ? "" : file_name);
+    const std::string ptx{std::istreambuf_iterator<char>(file), {}};
+    if (const CUresult result = cuModuleLoadData(&module, ptx.c_str()); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return cuModuleGetFunction(&found, module, name);
+}
+
 /** Tells whether all numbers are `value`: a kernel adds them up. Then they are written anew. */
 CUresult sum(CUdeviceptr address, std::uint32_t value, std::uint64_t count, bool& is_right) {
   static CUfunction add_up = nullptr;
@@ -173,17 +187,9 @@ CUresult sum(CUdeviceptr address, std::uint32_t value, std::uint64_t count, bool
   static CUdeviceptr result = 0;
   CUresult error = CUDA_SUCCESS;
   if (add_up == nullptr) {
-    const char* const name = std::getenv("KERNELS");
-    std::ifstream file(name == nullptr ? "" : name);
-    const std::string ptx{std::istreambuf_iterator<char>(file), {}};
-    CUmodule module = nullptr;
-    for (const auto& call :
-         {std::function([&] { return cuModuleLoadData(&module, ptx.c_str()); }),
-          std::function([&] { return cuModuleGetFunction(&fill, module, "gdev_fill"); }),
-          std::function([&] { return cuMemAlloc(&result, sizeof(std::uint64_t)); }),
-          std::function([&] { return cuModuleGetFunction(&add_up, module, "gdev_sum"); })}) {
-      error = error == CUDA_SUCCESS ? call() : error;
-    }
+    error = find_kernel("gdev_fill", fill);
+    error = error == CUDA_SUCCESS ? cuMemAlloc(&result, sizeof(std::uint64_t)) : error;
+    error = error == CUDA_SUCCESS ? find_kernel("gdev_sum", add_up) : error;
   }
   std::uint64_t total = 0;
   void* of_sum[] = {&address, &count, &result};
@@ -284,6 +290,17 @@ CUresult obey(const std::string& line, std::string& said) {
                ? "1"
                : "0";
     return result;
+  }
+  if (kind == "spin") {
+    std::uint64_t nanoseconds = 0;
+    words >> nanoseconds;
+    nanoseconds *= 1'000'000;
+    CUfunction spin = nullptr;
+    void* parameters[] = {&nanoseconds};
+    const CUresult result = find_kernel("gdev_spin", spin);
+    return result != CUDA_SUCCESS
+               ? result
+               : cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr);
   }
   if (kind == "sum") {
     const CUdeviceptr address = named().address;
