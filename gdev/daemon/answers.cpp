@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/saturating.hpp"
 #include "daemon/connection.hpp"
 #include "daemon/server.hpp"
 
@@ -152,15 +153,18 @@ message server::answer_client(connection& from, const message& asked) {
       said.numbers[0] = from.page->words().order.load(std::memory_order_relaxed);
       break;
     default: {  // host
-      std::uint64_t others = 0;
+      std::uint64_t memory = numbers[0];
+      std::uint64_t files = numbers[1];
       for (const auto& [id, one] : connections_) {
-        others += id != from.id ? one->host_bytes : 0;
+        memory = sum(memory, id != from.id ? one->host_bytes : 0);
+        files = sum(files, id != from.id ? one->file_bytes : 0);
       }
-      const std::uint64_t most = turns_.settings().host * account_unit;
-      if (others > most || numbers[0] > most - others) {
+      if (memory > turns_.settings().host * account_unit ||
+          files > turns_.settings().files * account_unit) {
         said.error = ENOMEM;
       } else {
         from.host_bytes = numbers[0];
+        from.file_bytes = numbers[1];
       }
       break;
     }
@@ -258,14 +262,17 @@ message server::answer_command(const message& asked) {
       chosen.host = numbers[2] == unchanged
                         ? chosen.host
                         : std::min<std::uint64_t>(units_of(numbers[2]), account_units_max);
+      chosen.files = numbers[3] == unchanged
+                         ? chosen.files
+                         : std::min<std::uint64_t>(units_of(numbers[3]), account_units_max);
       if (chosen.capacity == 0 || chosen.spare >= chosen.capacity) {
         said.error = EINVAL;
         break;
       }
       turns_.change(chosen, now());
       put(said, "",
-          {chosen.capacity * account_unit, chosen.spare * account_unit,
-           chosen.host * account_unit});
+          {chosen.capacity * account_unit, chosen.spare * account_unit, chosen.host * account_unit,
+           chosen.files * account_unit});
       break;
     }
   }
@@ -350,7 +357,7 @@ void server::load() {
       is_right = is_right && accounts_.add(vgpu, limit, owner, policy) == 0;
     } else if (what == "gpus") {
       turn_settings chosen;
-      is_right = (words >> chosen.capacity >> chosen.spare >> chosen.host) &&
+      is_right = (words >> chosen.capacity >> chosen.spare >> chosen.host >> chosen.files) &&
                  chosen.capacity > chosen.spare;
       turns_.change(chosen, now());
     }
@@ -365,7 +372,8 @@ int server::save() const {
   const std::string made = name + ".new";
   const turn_settings& chosen = turns_.settings();
   std::ostringstream text;
-  text << "gpus " << chosen.capacity << ' ' << chosen.spare << ' ' << chosen.host << '\n';
+  text << "gpus " << chosen.capacity << ' ' << chosen.spare << ' ' << chosen.host << ' '
+       << chosen.files << '\n';
   for (const vgpu_report& one : accounts_.vgpus()) {
     text << "vgpu " << one.name << ' ' << one.limit << ' ' << one.owner << ' ' << one.policy.reserve
          << ' ' << one.policy.priority << ' ' << static_cast<int>(one.policy.when_full) << ' '

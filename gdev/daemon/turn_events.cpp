@@ -117,7 +117,7 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
   if (when_full == full_policy::fail || used(one) + units > less(most_for(id), settings_.spare) ||
-      (when_full == full_policy::swap && host_for(one, units) > settings_.host)) {
+      (when_full == full_policy::swap && host_for(one, units) > settings_.host + settings_.files)) {
     accounts_.refuse(id);
     return ENOMEM;
   }

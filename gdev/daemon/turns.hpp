@@ -43,6 +43,7 @@ struct turn_settings {
   std::uint64_t capacity = account_units_max;  // most of each GPU that clients may have together
   std::uint64_t spare = 0;                     // of that: only for clients that enter
   std::uint64_t host = account_units_max;      // of the host's memory, for what is off the GPUs
+  std::uint64_t files = 0;                     // beside that, in files
 };
 
 struct turn_report {

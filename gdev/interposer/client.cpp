@@ -468,15 +468,31 @@ int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
   return error != 0 ? ENOTCONN : said.error;
 }
 
-int ask_for_host_memory(std::uint64_t bytes) noexcept {
+namespace {
+
+std::atomic<std::uint64_t> host_bytes = 0;  // as the daemon knows
+std::atomic<std::uint64_t> file_bytes = 0;
+
+int ask_for_host(std::uint64_t in_memory, std::uint64_t in_files) noexcept {
   const uncancelled whole;
   const std::lock_guard lock(asking);
   message said;
   said.kind = message_kind::host;
-  said.numbers = {bytes};
+  said.numbers = {in_memory, in_files};
   const int error = ask(said);
-  return error != 0 ? ENOTCONN : said.error;
+  if (error != 0 || said.error != 0) {
+    return error != 0 ? ENOTCONN : said.error;
+  }
+  host_bytes = in_memory;
+  file_bytes = in_files;
+  return 0;
 }
+
+}  // namespace
+
+int ask_for_host_memory(std::uint64_t bytes) noexcept { return ask_for_host(bytes, file_bytes); }
+
+int ask_for_swap_files(std::uint64_t bytes) noexcept { return ask_for_host(host_bytes, bytes); }
 
 bool has_daemon() noexcept { return !daemon_link.is_hung_up(); }
 

@@ -84,6 +84,8 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 
 /** Asks for so many bytes of the host's memory, altogether. Returns 0, ENOMEM or ENOTCONN. */
 [[nodiscard]] int ask_for_host_memory(std::uint64_t bytes) noexcept;
+/** The same, for so many bytes in files. */
+[[nodiscard]] int ask_for_swap_files(std::uint64_t bytes) noexcept;
 
 /** Tells whether the connection is there. Waits for nothing. */
 [[nodiscard]] bool has_daemon() noexcept;

@@ -32,6 +32,11 @@ class host_pool {
    */
   [[nodiscard]] std::byte* take(std::size_t bytes);
   void give(std::byte* place, std::size_t bytes);
+  /**
+   * Returns a new pinned segment, which is not of the pool, or null. Its pages are there, and no
+   * forked child has them. The calling thread has a context.
+   */
+  [[nodiscard]] static std::byte* make_segment() noexcept;
   /** Pins the segments anew where they are used next: the context that pinned them ends. */
   void forget_context();
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "base/endless.hpp"
@@ -58,6 +59,14 @@ int attribute(CUdevice_attribute which, CUdevice device) noexcept {
 bool is_switched_off() noexcept {
   const char* const chosen = std::getenv("GDEV_SWAP");
   return chosen != nullptr && chosen[0] == '0' && chosen[1] == '\0';
+}
+
+/** Memory could not be brought back. A program must not go on with wrong bytes. */
+[[noreturn]] void end_with_lost_memory() noexcept {
+  constexpr std::string_view text =
+      "gdev: memory of this process could not be brought back to the GPU; the process ends\n";
+  static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+  std::abort();
 }
 
 }  // namespace
@@ -185,6 +194,9 @@ void swappable_memory::unmake(CUdeviceptr address, range& gone) {
     release_chunk(at, one);
     if (one.copy != nullptr) {
       pool_.give(one.copy, one.bytes);
+    }
+    if (one.file != swap_file::none) {
+      files_.give(one.file, one.bytes);
     }
     at += one.bytes;
   }
@@ -342,7 +354,7 @@ std::vector<swappable_memory::moving> swappable_memory::all_chunks() {
   for (auto& [address, one] : ranges_) {
     CUdeviceptr at = address;
     for (chunk& part : one.chunks) {
-      all.push_back({&part, at, &one});
+      all.push_back({&part, at, &one, false});
       at += part.bytes;
     }
   }
@@ -365,7 +377,7 @@ bool swappable_memory::prepare_host() {
     for (const auto& [address, one] : ranges_) {
       context = one.context;
       for (const chunk& part : one.chunks) {
-        needed += part.copy == nullptr ? part.bytes : 0;
+        needed += part.copy == nullptr && part.file == swap_file::none ? part.bytes : 0;
       }
     }
   }
@@ -429,9 +441,9 @@ bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
   bool is_right = true;
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const auto& [part, address, of] = all[i];
+    const auto& [part, address, of, is_kept] = all[i];
     const driver_scope scope(of->context);
-    if (part->handle != 0 && part->copy != nullptr) {
+    if (part->handle != 0 && part->copy != nullptr && !is_kept) {
       is_right &=
           call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy), address,
                                 part->bytes, stream_of(of->context)) == CUDA_SUCCESS;
@@ -461,47 +473,98 @@ bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
   return is_right;
 }
 
+/** Finds places on the host for all chunks that have none. Returns false, and gives them back. */
+bool swappable_memory::find_places(std::vector<moving>& all) {
+  std::size_t needed = 0;
+  const auto has_place = [](const chunk& one) {
+    return one.copy != nullptr || one.file != swap_file::none;
+  };
+  for (const moving& one : all) {
+    needed += one.which->handle != 0 && !has_place(*one.which) ? one.which->bytes : 0;
+  }
+  if (needed == 0) {
+    return true;
+  }
+  const driver_scope scope(all.front().of->context);
+  pool_.prepare(needed, needed);
+  std::vector<chunk*> placed;
+  for (const moving& one : all) {
+    chunk& part = *one.which;
+    if (part.handle == 0 || has_place(part)) {
+      continue;
+    }
+    part.copy = pool_.take(part.bytes);
+    if (part.copy == nullptr) {
+      part.file = files_.take(part.bytes);
+    }
+    placed.push_back(&part);
+    if (!has_place(part)) {
+      for (chunk* const given : placed) {
+        if (given->copy != nullptr) {
+          pool_.give(std::exchange(given->copy, nullptr), given->bytes);
+        } else if (given->file != swap_file::none) {
+          files_.give(std::exchange(given->file, swap_file::none), given->bytes);
+        }
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+/** Copies what has its place in the file. Nothing is released before all is written. */
+int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t& copied) {
+  for (const auto& [part, address, of, is_kept] : all) {
+    if (part->handle == 0 || part->file == swap_file::none || is_kept) {
+      continue;
+    }
+    const driver_scope scope(of->context);
+    staging_ = staging_ == nullptr ? host_pool::make_segment() : staging_;
+    if (staging_ == nullptr) {
+      return ENOMEM;
+    }
+    if (call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(staging_), address,
+                              part->bytes, stream_of(of->context)) != CUDA_SUCCESS ||
+        call_driver<CUresult>(id_cuStreamSynchronize, stream_of(of->context)) != CUDA_SUCCESS) {
+      is_broken_ = true;
+      continue;
+    }
+    if (files_.write(part->file, staging_, part->bytes) != 0) {
+      return EIO;
+    }
+    copied += part->bytes;
+  }
+  return 0;
+}
+
+/** Copies a chunk from the file to the GPU. Returns false if that fails. */
+bool swappable_memory::read_file(const moving& one) {
+  const CUstream stream = stream_of(one.of->context);
+  return files_.read(one.which->file, staging_, one.which->bytes) == 0 &&
+         call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, one.address,
+                               static_cast<const void*>(staging_), one.which->bytes,
+                               stream) == CUDA_SUCCESS &&
+         call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
+}
+
 move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>& progress) {
   std::vector<moving> all = all_chunks();
   const bool was_written = writes() != writes_then_;
-  std::size_t needed = 0;
-  for (const auto& [part, address, of] : all) {
-    needed += part->handle != 0 && part->copy == nullptr ? part->bytes : 0;
+  for (moving& one : all) {
+    one.is_kept =
+        !was_written && (one.which->copy != nullptr || one.which->file != swap_file::none);
   }
-  if (needed != 0) {
-    const driver_scope scope(all.front().of->context);
-    pool_.prepare(needed, needed);
-  }
-  std::vector<chunk*> placed;
-  std::vector<std::pair<chunk*, std::byte*>> clean;
-  for (const auto& [part, address, of] : all) {
-    if (part->handle == 0) {
-      continue;
-    }
-    if (part->copy == nullptr) {
-      const driver_scope scope(of->context);
-      part->copy = pool_.take(part->bytes);
-      if (part->copy == nullptr) {
-        for (chunk* const one : placed) {
-          pool_.give(std::exchange(one->copy, nullptr), one->bytes);
-        }
-        return {ENOMEM, 0, 0};
-      }
-      placed.push_back(part);
-    } else if (!was_written) {
-      clean.emplace_back(part, std::exchange(part->copy, nullptr));  // not copied again
-    }
+  if (!find_places(all)) {
+    return {ENOMEM, 0, 0};
   }
   move_result result;
   stopwatch watch;
-  if (!copy_out(all, result.bytes, progress)) {
-    result.error = EIO;  // the context is broken; so is the program, which sees its own error
+  result.error = write_files(all, result.bytes);
+  if (result.error == 0) {
+    is_broken_ |= !copy_out(all, result.bytes, progress);
   }
   watch.stop();
   result.ns = watch.ns();
-  for (const auto& [part, copy] : clean) {
-    part->copy = copy;
-  }
   return result;
 }
 
@@ -510,7 +573,9 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
   move_result result;
   stopwatch watch;
   std::set<CUcontext> used;
-  for (const auto& [part, address, of] : all_chunks()) {
+  bool is_right = true;
+  for (const moving& one : all_chunks()) {
+    const auto& [part, address, of, is_kept] = one;
     if (part->handle != 0) {
       continue;
     }
@@ -536,20 +601,27 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     if (made != CUDA_SUCCESS ||
         call_driver<CUresult>(id_cuMemSetAccess, address, part->bytes, access.data(),
                               access.size()) != CUDA_SUCCESS) {
-      continue;  // the context is broken
+      is_right = false;
+      continue;
     }
     resident_ += part->bytes;
     publish_memory(size_, resident_);
     if (part->copy != nullptr) {
-      call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address, static_cast<const void*>(part->copy),
-                            part->bytes, stream_of(of->context));
-      result.bytes += part->bytes;
+      is_right &= call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address,
+                                        static_cast<const void*>(part->copy), part->bytes,
+                                        stream_of(of->context)) == CUDA_SUCCESS;
       used.insert(of->context);
+    } else if (part->file != swap_file::none) {
+      is_right &= read_file(one);
     }
+    result.bytes += part->bytes;
   }
   for (const CUcontext context : used) {
     const driver_scope scope(context);
-    call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context));
+    is_right &= call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context)) == CUDA_SUCCESS;
+  }
+  if (!is_right && !is_broken_) {
+    end_with_lost_memory();
   }
   watch.stop();
   result.ns = watch.ns();

@@ -28,12 +28,14 @@
 #include "interposer/client.hpp"
 #include "interposer/host_pool.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/swap_file.hpp"
 
 namespace gdev {
 
 /** What a move has done. */
 struct move_result {
-  int error = 0;  // ENOMEM: the host has no room, all is as it was; ECANCELED: see move_in()
+  int error = 0;  // ENOMEM: the host has no room; EIO: the file cannot be written; all is as it
+                  // was. ECANCELED: see move_in()
   std::uint64_t bytes = 0;  // copied
   std::uint64_t ns = 0;     // of copying, mapping and releasing, without waits for others
 };
@@ -91,6 +93,7 @@ class swappable_memory {
     std::size_t bytes = 0;
     CUmemGenericAllocationHandle handle = 0;  // 0: not on the GPU
     std::byte* copy = nullptr;                // on the host
+    std::int64_t file = swap_file::none;      // or there
   };
 
   struct range {
@@ -107,10 +110,14 @@ class swappable_memory {
     chunk* which = nullptr;
     CUdeviceptr address = 0;
     range* of = nullptr;
+    bool is_kept = false;  // the host has these bytes already
   };
 
   CUresult make_chunk(CUdeviceptr address, chunk& made, CUdevice device);
   void release_chunk(CUdeviceptr address, chunk& gone);
+  [[nodiscard]] bool find_places(std::vector<moving>& all);
+  [[nodiscard]] int write_files(const std::vector<moving>& all, std::uint64_t& copied);
+  [[nodiscard]] bool read_file(const moving& one);
   bool copy_out(std::vector<moving>& all, std::uint64_t& copied,
                 const std::function<void(std::uint64_t)>& progress);
   void unmake(CUdeviceptr address, range& gone);
@@ -133,6 +140,9 @@ class swappable_memory {
   CUdevice home_ = -1;
   gpu_facts facts_;
   host_pool pool_;
+  swap_file files_;
+  std::byte* staging_ = nullptr;  // between the GPU and the file
+  bool is_broken_ = false;        // a copy to the host has failed: the program sees its own errors
 };
 
 /** Returns the GPU of the current context, or number 0 if there is none. */

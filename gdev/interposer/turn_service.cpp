@@ -165,7 +165,7 @@ class turn_service {
           tell_turn(turn_event::released, left);
         }
       });
-      error = moved.error == ENOMEM ? ENOMEM : 0;
+      error = moved.error;
       if (error == 0) {
         is_off_ = true;
         is_out_ = true;

@@ -31,15 +31,16 @@ inline constexpr std::uint32_t protocol_version = 2;
  *            client could have on its GPU
  *   gpu      number, bytes, free bytes of a GPU that the client uses
  *   turn     a turn_event; bytes and nanoseconds (below). Answer: name; the page's order. ECANCELED
- *   host     bytes of the host's memory that the client wants to hold for what is swapped out.
- *            ENOMEM: more than there may be
+ *   host     bytes of the host's memory, and in files, that the client wants to hold for what is
+ *            swapped out. ENOMEM: more than there may be
  * From commands of root and the daemon's user (others: EPERM):
  *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy,
  *            end_after_s. EEXIST; EINVAL: name or a number
  *   set      name; as of add; `unchanged` leaves a number as it is. ENOENT; EINVAL
  *   remove   name. ENOENT; EBUSY: it has clients
  *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
- *            the host's memory for what is swapped out; `unchanged`. Answer: the numbers. EINVAL
+ *            the host's memory, and in files, for what is swapped out; `unchanged`. Answer: the
+ *            numbers. EINVAL
  *   pause    process, 1 or 0: its clients leave their GPUs until they may go on. ESRCH
  *   stop     the daemon ends
  * From commands of everybody:
@@ -99,8 +100,8 @@ enum class turn_event : std::uint64_t {
   leaves = 2,    // it is idle and others wait: it begins to leave. ECANCELED: it need not any more
   released = 3,  // it is leaving: bytes that are still on the GPU
   left = 4,      // it is off the GPU: bytes moved, nanoseconds of moving
-  stays = 5,     // it cannot leave now: an errno (ENOMEM: the host has no room; EBUSY: work that
-                 // does not end)
+  stays = 5,     // it cannot leave now: an errno (ENOMEM: the host has no room; EIO: its file
+                 // cannot be written; EBUSY: work that does not end)
   entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving
 };
 

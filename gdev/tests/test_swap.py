@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import random
+import resource
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -208,6 +210,40 @@ def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon) -> None:
         time.sleep(0.5)
         assert not waiting.done()
         assert "no host memory" in shared.must("ps")
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+        shared.must("gpu", "set", "--host-memory", "128MiB")
+        assert waiting.result(TIMEOUT_S) == [1]
+
+
+def test_a_file_takes_what_the_host_has_no_room_for(
+    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
+    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        for value in range(3):
+            assert a.does("check", 0, 1, 40 * MIB) == [1]
+            assert b.does("check", 0, 2 + value, 40 * MIB) == [1]
+            b.does("fill", 0, 3 + value, 40 * MIB)
+        used = {one.name for one in tmp_path.iterdir()}
+        assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
+
+
+def test_a_full_disk_keeps_the_program_on_the_gpu(
+    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's blocks are allocated before anything leaves the GPU."""
+    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
+    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    with (
+        started(shared, "a", 40, 1) as a,
+        started(shared, "b", 40, 2) as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, 30 * MIB))
+        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+        time.sleep(0.5)
+        assert not waiting.done() and "no host memory" in shared.must("ps")
         assert b.does("check", 0, 2, 40 * MIB) == [1]
         shared.must("gpu", "set", "--host-memory", "128MiB")
         assert waiting.result(TIMEOUT_S) == [1]

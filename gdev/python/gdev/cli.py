@@ -202,8 +202,8 @@ def state_of(one: _daemon.Client) -> str:
     if one.is_paused:
         words.append("paused")
     if one.stays:
-        # ENOMEM: the host has no room for it; EBUSY: its work does not end.
-        words.append("no host memory" if one.stays == errno.ENOMEM else "busy")
+        why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
+        words.append(why.get(one.stays, os.strerror(one.stays)))
     return ", ".join(words)
 
 
@@ -237,12 +237,20 @@ def gpu_set_command(
         str | None,
         typer.Option("--host-memory", help="Most of the host's memory for what is swapped out."),
     ] = None,
+    swap_files: Annotated[
+        str | None,
+        typer.Option(
+            "--swap-files",
+            help="Most in files, beside that; programs make them in the folder GDEV_SWAP_FOLDER.",
+        ),
+    ] = None,
 ) -> None:
     """Change what programs may have of the GPUs and of the host."""
     numbers = [
         _daemon.UNCHANGED if memory is None else limit_of(memory),
         _daemon.UNCHANGED if spare is None else parse_size(spare),
         _daemon.UNCHANGED if host_memory is None else parse_size(host_memory),
+        _daemon.UNCHANGED if swap_files is None else parse_size(swap_files),
     ]
     with _daemon.connect(start=True) as daemon:
         daemon.ask(_daemon.SETTINGS, "", *numbers)
