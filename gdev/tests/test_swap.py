@@ -6,13 +6,14 @@ import concurrent.futures
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program, seed_of_test
+from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program, seed_of_test
 from .simulated_gpu import TIMEOUT_S
 
 MIB = 1 << 20
@@ -368,3 +369,50 @@ def test_random_operations_of_programs_on_a_full_gpu(daemon: Daemon) -> None:
                 daemon.kill()
                 daemon.start()
         assert all(one.result() > 0 for one in users)
+
+
+def test_kills_at_any_time_leave_nothing_behind(daemon: Daemon) -> None:
+    """Programs that take turns are killed, and the daemon too; the last program gets all."""
+    chance = random.Random(seed_of_test())
+    for name in ("a", "b", "c"):
+        daemon.must("vgpu", "add", name, "--memory", "64MiB")
+
+    def run_until_killed(vgpu: str, lasts_s: float, value: int) -> None:
+        end = time.monotonic() + lasts_s
+        with daemon.program(vgpu) as program:
+            timer = threading.Timer(lasts_s, program.process.kill)
+            timer.start()
+            try:
+                # Both need a daemon; there is none for a moment.
+                while program.says("init") == NOT_READY:
+                    pass
+                while program.says("alloc", 40 * MIB) == OUT_OF_MEMORY:
+                    pass
+                program.does("fill", 0, value, 40 * MIB)
+                while True:
+                    assert program.does("sum", 0, value, 40 * MIB) == [1]
+            except (AssertionError, BrokenPipeError):
+                assert time.monotonic() >= end, "it failed before it was killed"
+            finally:
+                timer.cancel()
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        for _ in range(6):
+            running = [
+                threads.submit(
+                    run_until_killed, name, chance.uniform(0.1, 1.5), chance.randrange(9)
+                )
+                for name in ("a", "b", "c")
+            ]
+            if chance.random() < 0.5:
+                time.sleep(chance.uniform(0.0, 1.0))
+                daemon.kill()
+                daemon.start()
+            for one in running:
+                one.result(TIMEOUT_S)
+    with daemon.program("a") as last:
+        last.does("init")
+        last.does("alloc", 64 * MIB)
+        assert last.does("info")[0] == 0
+    rows = daemon.must("gpu", "list").splitlines()[1:]
+    assert all(row.split()[-2:] == ["0", "B"] for row in rows)
