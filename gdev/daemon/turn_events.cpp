@@ -132,9 +132,10 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
   client& one = found->second;
   const auto moved = [&] {
     one.moving_ns = sum(one.moving_ns, b);
-    if (a > std::uint64_t{64} << 20 && b > 0 && a < std::uint64_t{1} << 44) {
-      gpus_[one.gpu].bytes_per_s = std::max<std::uint64_t>(
-          static_cast<std::uint64_t>(static_cast<double>(a) * 1e9 / static_cast<double>(b)), 1);
+    const auto of = gpus_.find(one.gpu);
+    if (of != gpus_.end() && a > std::uint64_t{64} << 20 && b > 0) {
+      const double speed = static_cast<double>(a) * second_ns / static_cast<double>(b);
+      of->second.bytes_per_s = static_cast<std::uint64_t>(std::clamp(speed, 1.0, 1e15));
     }
   };
   switch (what) {

@@ -13,7 +13,7 @@ constexpr std::uint64_t second_ns = 1'000'000'000;
 /** Assumed until a move was measured. */
 constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
 /** A turn takes so many times what moving the client's memory takes. */
-constexpr std::uint64_t turn_factor = 9;
+constexpr double turn_factor = 9;
 /** How often waiting clients are looked at, where no message comes. */
 constexpr std::uint64_t look_again_ns = second_ns / 10;
 
@@ -97,9 +97,11 @@ std::uint64_t turns::turn_ns(const client& one) const {
   const std::uint64_t speed = found == gpus_.end() || found->second.bytes_per_s == 0
                                   ? bytes_per_s_guess
                                   : found->second.bytes_per_s;
-  const std::uint64_t bytes = swappable(one) * account_unit;  // below 2^43
-  const std::uint64_t move_ns = bytes / speed * second_ns + bytes % speed * second_ns / speed;
-  return std::clamp(turn_factor * move_ns, settings_.shortest_ns, settings_.longest_ns);
+  const auto bytes = static_cast<double>(swappable(one) * account_unit);
+  const double turn_s = turn_factor * bytes / static_cast<double>(speed);
+  const double most_s = static_cast<double>(settings_.longest_ns) / second_ns;
+  return std::max(static_cast<std::uint64_t>(std::min(turn_s, most_s) * second_ns),
+                  settings_.shortest_ns);
 }
 
 // --- The queue of clients that wait for room ---
