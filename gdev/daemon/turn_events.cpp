@@ -20,6 +20,9 @@ constexpr std::uint64_t reserved_ns_max = 2 * second_ns;
 void turns::change(const turn_settings& chosen, std::uint64_t now) {
   settings_ = chosen;
   for (const auto& [number, of] : gpus_) {
+    if (rooms_of(number) > capacity_of(number)) {
+      reclaim(number, 0);
+    }
     schedule(number, now);
   }
 }
@@ -221,23 +224,23 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
 }
 
 std::uint64_t turns::tick(std::uint64_t now) {
-  std::uint64_t next = never;
   for (auto& [id, one] : clients_) {
-    if (one.reserved != 0) {
-      const std::uint64_t over = sum(one.reserved_ns, reserved_ns_max);
-      if (over <= now) {
-        one.reserved = 0;
-        schedule(one.gpu, now);
-      } else {
-        next = std::min(next, over);
-      }
+    if (one.reserved != 0 && sum(one.reserved_ns, reserved_ns_max) <= now) {
+      one.reserved = 0;
+      schedule(one.gpu, now);
     }
   }
+  std::uint64_t next = never;
   for (auto& [number, of] : gpus_) {
     if (of.deadline_ns <= now) {
       schedule(number, now);
     }
     next = std::min(next, of.deadline_ns);
+  }
+  for (const auto& [id, one] : clients_) {  // also of those that got it just now
+    if (one.reserved != 0) {
+      next = std::min(next, sum(one.reserved_ns, reserved_ns_max));
+    }
   }
   return next;
 }
