@@ -66,7 +66,7 @@ void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std
   std::uint64_t present = 0;
   for (const auto& [other_id, other] : clients_) {
     if (other.gpu == number) {
-      present += wired(other) + other.page->resident.load(std::memory_order_relaxed);
+      present += wired(other) + resident(other);
     }
   }
   of.unaccounted = std::min(less(less(total, free), present), of.total);
@@ -164,6 +164,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       if (one.now != phase::leaving) {
         return EINVAL;
       }
+      one.room = std::min(one.room, wired(one));
       one.now = phase::out;
       one.since_ns = now;
       one.stays = 0;
@@ -174,8 +175,8 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       break;
     case turn_event::stays:
-      if (one.now != phase::leaving) {
-        return EINVAL;
+      if (one.now != phase::leaving || one.room < accounts_.granted(id)) {
+        return EINVAL;  // what it has released may be another one's
       }
       one.stays = static_cast<int>(std::min<std::uint64_t>(a, 4095));
       if (one.is_paused) {

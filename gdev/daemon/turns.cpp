@@ -27,12 +27,17 @@ std::uint64_t turns::swappable(const client& one) const {
   return std::min<std::uint64_t>(one.page->swappable.load(std::memory_order_relaxed), used(one));
 }
 
+std::uint64_t turns::resident(const client& one) const {
+  return std::min<std::uint64_t>(one.page->resident.load(std::memory_order_relaxed),
+                                 swappable(one));
+}
+
 std::uint64_t turns::wired(const client& one) const { return used(one) - swappable(one); }
 
 std::uint64_t turns::room(const client& one) const {
   switch (one.now) {
     case phase::in: return accounts_.granted(one.id) + one.reserved;
-    case phase::out: return wired(one);
+    case phase::out:
     case phase::leaving:
     case phase::entering: break;
   }
@@ -46,7 +51,7 @@ std::uint64_t turns::lacking(const client& one) const {
   if (one.now == phase::in) {
     return less(used(one) + one.pending, accounts_.granted(one.id) + one.reserved);
   }
-  return less(used(one) + one.pending, room(one));
+  return less(accounts_.granted(one.id) + one.pending, one.room);
 }
 
 std::uint64_t turns::rooms_of(std::uint64_t which) const {
@@ -254,6 +259,11 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
     return;
   }
   gpu& of = found->second;
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == which && one.now == phase::out) {
+      one.room = std::min(one.room, wired(one));  // it may have freed; it cannot have more
+    }
+  }
   while (client* const first = first_waiting(which)) {
     if (!admit(of, *first, now)) {
       of.deadline_ns = next_end(which, now);
@@ -269,6 +279,9 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
 
 /** Gives the first waiting client of a GPU what is there. Returns false if it must wait on. */
 bool turns::admit(gpu& of, client& first, std::uint64_t now) {
+  if (first.now != phase::in) {
+    accounts_.take_back(first.id);  // else it could use again what it frees, without room for it
+  }
   const std::uint64_t needed = lacking(first);
   if (less(free_of(first.gpu), settings_.spare) < needed) {
     reclaim(first.gpu, first.id);
@@ -294,7 +307,6 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
   }
   // It may begin with a part, and with what is spare: the rest comes.
   if (first.now == phase::out) {
-    accounts_.take_back(first.id);
     first.room = room(first);
     first.now = phase::entering;
     first.since_ns = now;

@@ -118,7 +118,7 @@ class turns {
     std::uint64_t gpu = 0;
     phase now = phase::in;
     std::uint64_t since_ns = 0;
-    std::uint64_t room = 0;         // leaving and entering
+    std::uint64_t room = 0;         // leaving, out (at most) and entering
     std::uint64_t reserved = 0;     // in, for `pending`
     std::uint64_t reserved_ns = 0;  // when it was
     std::uint64_t pending = 0;      // what it wants and could not get yet
@@ -145,6 +145,7 @@ class turns {
 
   [[nodiscard]] std::uint64_t used(const client& one) const;
   [[nodiscard]] std::uint64_t swappable(const client& one) const;
+  [[nodiscard]] std::uint64_t resident(const client& one) const;
   [[nodiscard]] std::uint64_t wired(const client& one) const;
   [[nodiscard]] std::uint64_t room(const client& one) const;
   [[nodiscard]] std::uint64_t releasable(const client& one) const;
