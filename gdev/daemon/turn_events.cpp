@@ -76,9 +76,14 @@ void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std
   const std::uint64_t rooms = rooms_of(number);
   if (rooms > capacity_of(number) && one.now == phase::entering) {
     // It was given room that is not there: it waits again.
-    one.room = std::max(less(one.room, rooms - capacity_of(number)), wired(one));
+    const std::uint64_t left = less(one.room, rooms - capacity_of(number));
+    give_room(one, std::min(one.room, std::max(left, wired(one) + resident(one))));
     enqueue(one, now);
-    of.partial = of.partial == 0 ? id : of.partial;
+    if (of.partial == 0) {
+      of.partial = id;
+    } else if (of.partial != id) {
+      send_back(one, now);  // two with a part each could wait for each other
+    }
   }
   schedule(number, now);
 }
@@ -166,6 +171,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       one.room = std::min(one.room, wired(one));
       one.now = phase::out;
+      one.page->order.store(order_out, std::memory_order_relaxed);
       one.since_ns = now;
       one.stays = 0;
       one.bytes_out = sum(one.bytes_out, a);
@@ -187,8 +193,11 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       order(one, 0);
       break;
     case turn_event::entered:
-      if (one.now != phase::entering || one.queued != 0) {
+      if (one.now != phase::entering) {
         return EINVAL;
+      }
+      if (one.queued != 0) {
+        return EAGAIN;  // some of its room was taken back (use_gpu)
       }
       accounts_.take_back(id);
       one.now = phase::in;

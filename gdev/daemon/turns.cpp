@@ -237,7 +237,17 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   one.reserved = 0;
   one.now = phase::leaving;
   one.since_ns = now;
-  order(one, order_out);
+  order(one, order_out | order_report);
+}
+
+/** Ends the entering of a client before it has its room: it leaves again, and keeps its place. */
+void turns::send_back(client& one, std::uint64_t now) {
+  if (gpu& of = gpus_.at(one.gpu); of.partial == one.id) {
+    of.partial = 0;
+  }
+  one.now = phase::leaving;
+  one.since_ns = now;
+  order(one, order_out | order_report);
 }
 
 /** Returns when the next turn is over, of those that keep others waiting. */
@@ -277,6 +287,14 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
   set_contended(which, nullptr);
 }
 
+/** Tells a client that enters its room. */
+void turns::give_room(client& one, std::uint64_t units) {
+  one.room = units;
+  one.page->room.store(static_cast<std::uint32_t>(units), std::memory_order_relaxed);
+  order(one, 0);
+  signals_.insert(one.id);
+}
+
 /** Gives the first waiting client of a GPU what is there. Returns false if it must wait on. */
 bool turns::admit(gpu& of, client& first, std::uint64_t now) {
   if (first.now != phase::in) {
@@ -310,13 +328,10 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
     first.room = room(first);
     first.now = phase::entering;
     first.since_ns = now;
-    of.partial = first.id;
   }
+  of.partial = first.id;
   const std::uint64_t given = std::min(free, needed);
-  first.room += given;
-  first.page->room.store(static_cast<std::uint32_t>(first.room), std::memory_order_relaxed);
-  order(first, 0);
-  signals_.insert(first.id);
+  give_room(first, first.room + given);
   if (given < needed) {
     return false;
   }

@@ -93,7 +93,10 @@ class turns {
    * client is signalled when it should ask again.
    */
   int want(client_id id, std::uint64_t units, std::uint64_t now);
-  /** Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave. */
+  /**
+   * Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave; EAGAIN:
+   * it has not the room to have entered.
+   */
   int happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t b, std::uint64_t now);
   /** Takes a client off its GPU until it may go on. ENOENT. */
   int pause(client_id id, bool is_paused, std::uint64_t now);
@@ -159,12 +162,14 @@ class turns {
   void reclaim(std::uint64_t which, client_id but);
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);
+  void send_back(client& one, std::uint64_t now);
   void enqueue(client& one, std::uint64_t now);
   void dequeue(client& one, std::uint64_t now);
   void order(client& one, std::uint32_t bits);
   void set_contended(std::uint64_t which, const client* by);
   [[nodiscard]] std::uint64_t next_end(std::uint64_t which, std::uint64_t now) const;
   void schedule(std::uint64_t which, std::uint64_t now);
+  void give_room(client& one, std::uint64_t units);
   bool admit(gpu& of, client& first, std::uint64_t now);
 
   accounts& accounts_;

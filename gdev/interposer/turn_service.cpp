@@ -191,6 +191,11 @@ class turn_service {
   // --- Off the GPU ---
 
   void step_off() {
+    if ((read_turn().order & order_report) != 0) {
+      // The daemon is a new one, or it gave room and took it back before this thread saw that.
+      has_asked_ = false;
+      tell_turn(turn_event::left);
+    }
     const bool is_lost = lost_at_ != steady_clock::time_point{};
     const bool goes_alone = is_lost && !stops_without_daemon() &&
                             steady_clock::now() - lost_at_ >= loss_patience &&
@@ -223,7 +228,18 @@ class turn_service {
           poll(nullptr, 0, static_cast<int>(full_pause.count()));
           return goes_on();
         });
-    if (moved.error != 0) {
+    bool is_in = moved.error == 0;
+    if (is_in) {
+      const std::uint64_t moving_ns = ns_since(begin);
+      int error = tell_turn(turn_event::entered, moved.bytes, moving_ns);
+      while (error != 0 && error != ENOTCONN && goes_on()) {
+        wait_for_signal();  // until it has the room again that was taken back
+        error = tell_turn(turn_event::entered, moved.bytes, moving_ns);
+      }
+      is_in = error == 0 || error == ENOTCONN;
+    }
+    has_asked_ = false;
+    if (!is_in) {
       // The order has changed. What came in is as it was on the host.
       static_cast<void>(swappable().move_out([](std::uint64_t) {}));
       is_out_ = true;
@@ -232,9 +248,7 @@ class turn_service {
     }
     set_off_gpu(false);
     is_off_ = false;
-    has_asked_ = false;
     seen_ = 0;
-    tell_turn(turn_event::entered, moved.bytes, ns_since(begin));
     open_gate();
   }
 
