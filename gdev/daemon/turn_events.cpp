@@ -166,6 +166,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.room = std::min(one.room, wired(one) + std::min(a / account_unit + 1, swappable(one)));
       break;
     case turn_event::left:
+      if (one.now == phase::in) {
+        begin_leaving(one, now);  // it came back just before it left, as an earlier daemon ordered
+      }
       if (one.now != phase::leaving) {
         return EINVAL;
       }
@@ -193,6 +196,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       order(one, 0);
       break;
     case turn_event::entered:
+      if (one.now == phase::in) {
+        return 0;  // it came back as one that has entered
+      }
       if (one.now != phase::entering) {
         return EINVAL;
       }

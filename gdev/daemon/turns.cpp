@@ -274,6 +274,10 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
       one.room = std::min(one.room, wired(one));  // it may have freed; it cannot have more
     }
   }
+  if (now < settled_ns_) {
+    of.deadline_ns = settled_ns_;  // what is free may be a client's that has not come back yet
+    return;
+  }
   while (client* const first = first_waiting(which)) {
     if (!admit(of, *first, now)) {
       of.deadline_ns = next_end(which, now);

@@ -115,10 +115,6 @@ class turn_service {
     }
     memory_facts unused;
     static_cast<void>(ask_memory(unused));  // comes back to a daemon if there is one
-    if (is_off_ && is_out_) {
-      tell_turn(turn_event::left);  // to a new daemon, which begins with `leaving`
-      has_asked_ = false;
-    }
   }
 
   // --- On the GPU ---
@@ -171,7 +167,6 @@ class turn_service {
       error = moved.error == ENOMEM ? ENOMEM : 0;
       if (error == 0) {
         is_off_ = true;
-        is_out_ = true;
         has_asked_ = false;
         retry_at_ = {};
         patience_ = first_patience;
@@ -214,7 +209,6 @@ class turn_service {
   /** Moves everything in, as the daemon gives room. */
   void enter() {
     const steady_clock::time_point begin = steady_clock::now();
-    is_out_ = false;
     const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
     const move_result moved = swappable().move_in(
         [&](std::uint64_t bytes) {
@@ -242,7 +236,6 @@ class turn_service {
     if (!is_in) {
       // The order has changed. What came in is as it was on the host.
       static_cast<void>(swappable().move_out([](std::uint64_t) {}));
-      is_out_ = true;
       tell_turn(turn_event::left);
       return;
     }
@@ -266,7 +259,6 @@ class turn_service {
   }
 
   bool is_off_ = false;  // off, or entering
-  bool is_out_ = false;  // off
   bool has_asked_ = false;
   std::uint64_t seen_ = 0;  // submissions when it was looked at last, and 1; 0: not yet
   milliseconds patience_ = first_patience;
