@@ -1,6 +1,7 @@
 #include "daemon/turns.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/saturating.hpp"
@@ -129,18 +130,46 @@ void turns::dequeue(client& one, std::uint64_t now) {
   }
 }
 
-turns::client* turns::first_waiting(std::uint64_t which) {
+/** Tells whether a client's request waits until others free memory, and makes none leave. */
+bool turns::is_patient(const client& one) const {
+  return one.now == phase::in && accounts_.policy_of(one.id).when_full != full_policy::swap;
+}
+
+/** What can never fit waits for nothing. Returns false if the client must stay off the GPU. */
+bool turns::give_up_what_cannot_fit(client& one, std::uint64_t now) {
+  const std::uint64_t most = less(most_for(one.id), settings_.spare);
+  if (used(one) + one.pending > most && one.pending != 0) {
+    one.pending = 0;  // it asks again, and is refused
+    if (one.now == phase::in) {
+      dequeue(one, now);
+      signals_.insert(one.id);
+      return false;
+    }
+  }
+  if (used(one) > most) {
+    if (one.now == phase::entering) {
+      send_back(one, now);
+    }
+    return false;
+  }
+  return true;
+}
+
+turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
   if (const auto found = gpus_.find(which); found != gpus_.end() && found->second.partial != 0) {
-    return &clients_.at(found->second.partial);
+    client& one = clients_.at(found->second.partial);
+    if (give_up_what_cannot_fit(one, now)) {
+      return &one;
+    }
   }
   client* first = nullptr;
   for (auto& [id, one] : clients_) {
     if (one.gpu != which || one.queued == 0 || one.now == phase::leaving || one.is_paused ||
-        used(one) + one.pending > less(most_for(id), settings_.spare)) {
+        !give_up_what_cannot_fit(one, now)) {
       continue;
     }
     const auto rank = [this](const client& of) {
-      return std::pair(-accounts_.policy_of(of.id).priority, of.queued);
+      return std::tuple(is_patient(of), -accounts_.policy_of(of.id).priority, of.queued);
     };
     if (first == nullptr || rank(one) < rank(*first)) {
       first = &one;
@@ -182,7 +211,7 @@ void turns::reclaim(std::uint64_t which, client_id but) {
 /** Tells whether a client could leave for another one, when its turn is over. */
 bool turns::may_leave_for(const client& one, const client& by) const {
   if (one.id == by.id || one.gpu != by.gpu || one.now != phase::in || releasable(one) == 0 ||
-      accounts_.policy_of(by.id).when_full != full_policy::swap) {
+      is_patient(by)) {
     return false;
   }
   std::uint64_t in_sum = 0;  // of its virtual GPU
@@ -264,6 +293,10 @@ std::uint64_t turns::next_end(std::uint64_t which, std::uint64_t now) const {
 }
 
 void turns::schedule(std::uint64_t which, std::uint64_t now) {
+  if (which == 0) {
+    admit_without_gpu(now);
+    return;
+  }
   const auto found = gpus_.find(which);
   if (found == gpus_.end()) {
     return;
@@ -278,7 +311,7 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
     of.deadline_ns = settled_ns_;  // what is free may be a client's that has not come back yet
     return;
   }
-  while (client* const first = first_waiting(which)) {
+  while (client* const first = first_waiting(which, now)) {
     if (!admit(of, *first, now)) {
       of.deadline_ns = next_end(which, now);
       return;
@@ -297,6 +330,18 @@ void turns::give_room(client& one, std::uint64_t units) {
   one.page->room.store(static_cast<std::uint32_t>(units), std::memory_order_relaxed);
   order(one, 0);
   signals_.insert(one.id);
+}
+
+/** Clients that have used no GPU yet wait for nothing, but for the end of a pause. */
+void turns::admit_without_gpu(std::uint64_t now) {
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == 0 && one.now == phase::out && one.queued != 0 && !one.is_paused) {
+      one.now = phase::entering;
+      one.since_ns = now;
+      give_room(one, accounts_.granted(id) + one.pending);
+      dequeue(one, now);
+    }
+  }
 }
 
 /** Gives the first waiting client of a GPU what is there. Returns false if it must wait on. */

@@ -158,7 +158,9 @@ class turns {
   [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
-  [[nodiscard]] client* first_waiting(std::uint64_t which);
+  [[nodiscard]] bool is_patient(const client& one) const;
+  bool give_up_what_cannot_fit(client& one, std::uint64_t now);
+  [[nodiscard]] client* first_waiting(std::uint64_t which, std::uint64_t now);
   void reclaim(std::uint64_t which, client_id but);
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);
@@ -170,6 +172,7 @@ class turns {
   [[nodiscard]] std::uint64_t next_end(std::uint64_t which, std::uint64_t now) const;
   void schedule(std::uint64_t which, std::uint64_t now);
   void give_room(client& one, std::uint64_t units);
+  void admit_without_gpu(std::uint64_t now);
   bool admit(gpu& of, client& first, std::uint64_t now);
 
   accounts& accounts_;
