@@ -94,7 +94,10 @@ class turns {
    * client is signalled when it should ask again. is_elsewhere: they are for another GPU.
    */
   int want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now);
-  /** Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave. */
+  /**
+   * Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave; EAGAIN:
+   * it has not the room to have entered.
+   */
   int happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t b, std::uint64_t now);
   /** Takes a client off its GPU until it may go on. ENOENT. */
   int pause(client_id id, bool is_paused, std::uint64_t now);
@@ -121,7 +124,7 @@ class turns {
     std::uint64_t gpu = 0;
     phase now = phase::in;
     std::uint64_t since_ns = 0;
-    std::uint64_t room = 0;         // leaving and entering
+    std::uint64_t room = 0;         // leaving, out (at most) and entering
     std::uint64_t reserved = 0;     // in, for `pending`
     std::uint64_t reserved_ns = 0;  // when it was
     std::uint64_t pending = 0;      // what it wants and could not get yet
@@ -151,6 +154,7 @@ class turns {
   [[nodiscard]] std::uint64_t granted(const client& one) const;
   [[nodiscard]] std::uint64_t elsewhere(const client& one) const;
   [[nodiscard]] std::uint64_t swappable(const client& one) const;
+  [[nodiscard]] std::uint64_t resident(const client& one) const;
   [[nodiscard]] std::uint64_t wired(const client& one) const;
   [[nodiscard]] std::uint64_t room(const client& one) const;
   [[nodiscard]] std::uint64_t releasable(const client& one) const;
@@ -160,16 +164,21 @@ class turns {
   [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
-  [[nodiscard]] client* first_waiting(std::uint64_t which);
+  [[nodiscard]] bool is_patient(const client& one) const;
+  bool give_up_what_cannot_fit(client& one, std::uint64_t now);
+  [[nodiscard]] client* first_waiting(std::uint64_t which, std::uint64_t now);
   void reclaim(std::uint64_t which, client_id but);
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);
+  void send_back(client& one, std::uint64_t now);
   void enqueue(client& one, std::uint64_t now);
   void dequeue(client& one, std::uint64_t now);
   void order(client& one, std::uint32_t bits);
   void set_contended(std::uint64_t which, const client* by);
   [[nodiscard]] std::uint64_t next_end(std::uint64_t which, std::uint64_t now) const;
   void schedule(std::uint64_t which, std::uint64_t now);
+  void give_room(client& one, std::uint64_t units);
+  void admit_without_gpu(std::uint64_t now);
   bool admit(gpu& of, client& first, std::uint64_t now);
 
   accounts& accounts_;

@@ -110,10 +110,6 @@ class turn_service {
     }
     memory_facts unused;
     static_cast<void>(ask_memory(unused));  // comes back to a daemon if there is one
-    if (is_off_ && is_out_) {
-      tell_turn(turn_event::left);  // to a new daemon, which begins with `leaving`
-      has_asked_ = false;
-    }
   }
 
   // --- On the GPU ---
@@ -168,7 +164,6 @@ class turn_service {
       error = moved.error;
       if (error == 0) {
         is_off_ = true;
-        is_out_ = true;
         has_asked_ = false;
         retry_at_ = {};
         patience_ = first_patience;
@@ -188,6 +183,11 @@ class turn_service {
   // --- Off the GPU ---
 
   void step_off() {
+    if ((read_turn().order & order_report) != 0) {
+      // The daemon is a new one, or it gave room and took it back before this thread saw that.
+      has_asked_ = false;
+      tell_turn(turn_event::left);
+    }
     const bool is_lost = lost_at_ != steady_clock::time_point{};
     const bool goes_alone = is_lost && !stops_without_daemon() &&
                             steady_clock::now() - lost_at_ >= loss_patience &&
@@ -205,7 +205,6 @@ class turn_service {
 
   /** Moves everything in, as the daemon gives room. */
   void enter() {
-    is_out_ = false;
     const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
     const move_result moved = swappable().move_in(
         [&](std::uint64_t bytes) {
@@ -219,18 +218,25 @@ class turn_service {
           poll(nullptr, 0, static_cast<int>(full_pause.count()));
           return goes_on();
         });
-    if (moved.error != 0) {
+    bool is_in = moved.error == 0;
+    if (is_in) {
+      int error = tell_turn(turn_event::entered, moved.bytes, moved.ns);
+      while (error != 0 && error != ENOTCONN && goes_on()) {
+        wait_for_signal();  // until it has the room again that was taken back
+        error = tell_turn(turn_event::entered, moved.bytes, moved.ns);
+      }
+      is_in = error == 0 || error == ENOTCONN;
+    }
+    has_asked_ = false;
+    if (!is_in) {
       // The order has changed. What came in is as it was on the host.
       static_cast<void>(swappable().move_out([](std::uint64_t) {}));
-      is_out_ = true;
       tell_turn(turn_event::left);
       return;
     }
     set_off_gpu(false);
     is_off_ = false;
-    has_asked_ = false;
     seen_ = 0;
-    tell_turn(turn_event::entered, moved.bytes, moved.ns);
     open_gate();
   }
 
@@ -248,7 +254,6 @@ class turn_service {
   }
 
   bool is_off_ = false;  // off, or entering
-  bool is_out_ = false;  // off
   bool has_asked_ = false;
   bool is_preparing_ = true;  // as soon as others wait
   std::uint64_t seen_ = 0;    // submissions when it was looked at last, and 1; 0: not yet

@@ -102,7 +102,8 @@ enum class turn_event : std::uint64_t {
   left = 4,      // it is off the GPU: bytes moved, nanoseconds of moving
   stays = 5,     // it cannot leave now: an errno (ENOMEM: the host has no room; EIO: its file
                  // cannot be written; EBUSY: work that does not end)
-  entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving
+  entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving. EAGAIN: some of its room
+                 // was taken back; it waits until it has it again
 };
 
 /** Tells whether a message is about memory shared by keys. */
