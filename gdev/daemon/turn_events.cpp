@@ -105,7 +105,9 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
   }
   if (is_elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
     const std::uint64_t needed = accounts_.used(id) + units;
-    return accounts_.want(id, units, less(needed, accounts_.granted(id)));
+    const int error = accounts_.want(id, units, less(needed, accounts_.granted(id)));
+    one.elsewhere += error == 0 ? units : 0;
+    return error;
   }
   const auto spare = [&] {
     return one.gpu == 0 ? account_units_max
@@ -210,7 +212,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       if (one.queued != 0) {
         return EAGAIN;  // some of its room was taken back (use_gpu)
       }
-      accounts_.take_back(id);
+      take_back(one);
       one.now = phase::in;
       one.since_ns = now;
       one.reserved = one.pending;

@@ -22,16 +22,12 @@ constexpr std::uint64_t look_again_ns = second_ns / 10;
 
 // --- Amounts ---
 
-std::uint64_t turns::elsewhere(const client& one) const {
-  return one.page->elsewhere.load(std::memory_order_relaxed);
-}
-
 std::uint64_t turns::used(const client& one) const {
-  return less(accounts_.used(one.id), elsewhere(one));
+  return less(accounts_.used(one.id), one.elsewhere);
 }
 
 std::uint64_t turns::granted(const client& one) const {
-  return less(accounts_.granted(one.id), elsewhere(one));
+  return less(accounts_.granted(one.id), one.elsewhere);
 }
 
 std::uint64_t turns::swappable(const client& one) const {
@@ -211,11 +207,21 @@ std::set<client_id> turns::take_signals() noexcept { return std::exchange(signal
 
 // --- Decisions ---
 
+/** Takes back what a client was granted and does not use, and learns what it has elsewhere. */
+void turns::take_back(client& one) {
+  const std::uint64_t before = granted(one);
+  accounts_.take_back(one.id);
+  const std::uint64_t all = accounts_.granted(one.id);
+  const std::uint64_t said = one.page->elsewhere.load(std::memory_order_relaxed);
+  // Whatever it says, it has no more room here than before.
+  one.elsewhere = std::max(std::min(said, all), less(all, before));
+}
+
 /** Takes back what the clients of a GPU were granted and do not use. */
 void turns::reclaim(std::uint64_t which, client_id but) {
   for (auto& [id, one] : clients_) {
     if (one.gpu == which && id != but && one.now == phase::in) {
-      accounts_.take_back(id);
+      take_back(one);
     }
   }
 }
@@ -273,7 +279,7 @@ bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
 }
 
 void turns::begin_leaving(client& one, std::uint64_t now) {
-  accounts_.take_back(one.id);
+  take_back(one);
   one.room = granted(one);
   one.reserved = 0;
   one.now = phase::leaving;
@@ -365,7 +371,7 @@ void turns::admit_without_gpu(std::uint64_t now) {
 /** Gives the first waiting client of a GPU what is there. Returns false if it must wait on. */
 bool turns::admit(gpu& of, client& first, std::uint64_t now) {
   if (first.now != phase::in) {
-    accounts_.take_back(first.id);  // else it could use again what it frees, without room for it
+    take_back(first);  // else it could use again what it frees, without room for it
   }
   const std::uint64_t needed = lacking(first);
   if (less(free_of(first.gpu), settings_.spare) < needed) {

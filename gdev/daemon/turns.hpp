@@ -122,6 +122,7 @@ class turns {
     client_id id = 0;
     client_page* page = nullptr;
     std::uint64_t gpu = 0;
+    std::uint64_t elsewhere = 0;  // of its grant: for other GPUs
     phase now = phase::in;
     std::uint64_t since_ns = 0;
     std::uint64_t room = 0;         // leaving, out (at most) and entering
@@ -152,7 +153,6 @@ class turns {
 
   [[nodiscard]] std::uint64_t used(const client& one) const;  // on its GPU
   [[nodiscard]] std::uint64_t granted(const client& one) const;
-  [[nodiscard]] std::uint64_t elsewhere(const client& one) const;
   [[nodiscard]] std::uint64_t swappable(const client& one) const;
   [[nodiscard]] std::uint64_t resident(const client& one) const;
   [[nodiscard]] std::uint64_t wired(const client& one) const;
@@ -167,6 +167,7 @@ class turns {
   [[nodiscard]] bool is_patient(const client& one) const;
   bool give_up_what_cannot_fit(client& one, std::uint64_t now);
   [[nodiscard]] client* first_waiting(std::uint64_t which, std::uint64_t now);
+  void take_back(client& one);
   void reclaim(std::uint64_t which, client_id but);
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);

@@ -365,7 +365,8 @@ void free_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   }
   const std::uint64_t before = units_of(used_bytes);
   used_bytes -= bytes;
-  page->account.free(before - units_of(used_bytes));
+  // A grant for another GPU must not become one for this GPU.
+  page->account.free(before - units_of(used_bytes), is_elsewhere);
 }
 
 int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept {

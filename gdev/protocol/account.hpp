@@ -52,10 +52,14 @@ class account_word {
     });
   }
 
-  /** Client: returns units that were in use to the grant. */
-  void free(std::uint64_t units) noexcept {
-    static_cast<void>(change([units](account_state& state) {
+  /** Client: returns units that were in use to the grant, or, if they leave, to the daemon. */
+  void free(std::uint64_t units, bool do_leave = false) noexcept {
+    static_cast<void>(change([=](account_state& state) {
       state.used -= static_cast<std::uint32_t>(std::min<std::uint64_t>(units, state.used));
+      if (do_leave) {
+        state.granted -= static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(units, state.granted - std::min(state.granted, state.used)));
+      }
       if (state.is_strict) {
         state.granted = std::min(state.granted, state.used);
       }
