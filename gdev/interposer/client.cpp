@@ -22,6 +22,7 @@
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
@@ -98,6 +99,7 @@ void in_child() noexcept {
   forget_ledgers();
   forget_attachments();
   forget_gate();
+  forget_ipc();
   forget_turns();
   daemon_link.close();
   signals.close();

@@ -51,10 +51,13 @@ std::int64_t swap_file::take(std::size_t bytes) {
   if (!open()) {
     return none;
   }
-  if (const auto found = free_.find(bytes); found != free_.end()) {
-    const std::int64_t place = found->second;
-    free_.erase(found);
-    return place;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = free_.find(bytes); found != free_.end()) {
+      const std::int64_t place = found->second;
+      free_.erase(found);
+      return place;
+    }
   }
   const auto size = static_cast<std::int64_t>(bytes);
   if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0 ||
@@ -65,7 +68,10 @@ std::int64_t swap_file::take(std::size_t bytes) {
   return end_ - size;
 }
 
-void swap_file::give(std::int64_t place, std::size_t bytes) { free_.emplace(bytes, place); }
+void swap_file::give(std::int64_t place, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  free_.emplace(bytes, place);
+}
 
 int swap_file::write(std::int64_t place, const std::byte* from, std::size_t bytes) const {
   return transfer(pwrite, file_, place, from, bytes);

@@ -3,13 +3,15 @@
  *
  * It is made in the folder GDEV_SWAP_FOLDER, without a name, so nothing stays behind when the
  * process ends. Its blocks are allocated before anything is written: a full disk is an error of
- * take(), when all data is on the GPU still. Used by one thread at a time.
+ * take(), when all data is on the GPU still. One thread at a time may take, write and read; any may
+ * give.
  */
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <mutex>
 
 namespace gdev {
 
@@ -30,6 +32,7 @@ class swap_file {
   int file_ = -1;
   bool is_impossible_ = false;
   std::int64_t end_ = 0;
+  std::mutex mutex_;                               // guards what follows
   std::multimap<std::size_t, std::int64_t> free_;  // by size
 };
 

@@ -75,24 +75,6 @@ swappable_memory& swappable() noexcept { return only.get(); }
 
 void forget_swappable() noexcept { only.forget(); }
 
-gpu_facts look_at_gpu() noexcept {
-  CUdevice device = 0;
-  CUuuid id{};
-  std::size_t free = 0;
-  std::size_t total = 0;
-  if (call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS ||
-      (call_driver<CUresult>(id_cuDeviceGetUuid_v2, &id, device) != CUDA_SUCCESS &&
-       call_driver<CUresult>(id_cuDeviceGetUuid, &id, device) != CUDA_SUCCESS) ||
-      call_driver<CUresult>(id_cuMemGetInfo_v2, &free, &total) != CUDA_SUCCESS) {
-    return {};
-  }
-  std::uint64_t number = 0xcbf29ce484222325;  // FNV-1a: one number for each GPU, in all processes
-  for (const char byte : id.bytes) {
-    number = (number ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  }
-  return {number | 1, total, free};
-}
-
 std::uint64_t swappable_memory::physical(std::uint64_t bytes) noexcept {
   return bytes > ~std::uint64_t{0} - granularity
              ? bytes
@@ -161,6 +143,9 @@ CUresult swappable_memory::make_chunk(CUdeviceptr address, chunk& made, CUdevice
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = on(device);
+  if (attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) != 0) {
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;  // for ipc.hpp
+  }
   properties.allocFlags.gpuDirectRDMACapable = static_cast<unsigned char>(
       attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) != 0);
   CUmemGenericAllocationHandle handle = 0;
@@ -280,7 +265,7 @@ void swappable_memory::free_deferred() {
     const driver_scope scope(one.context);
     call_driver<CUresult>(id_cuCtxSynchronize);
     unmake(address, one);
-    note_size(one.size, false);
+    note_size(one.is_wired ? 0 : one.size, false);
   }
 }
 
@@ -317,7 +302,7 @@ void swappable_memory::free_all(CUcontext context) {
   call_driver<CUresult>(id_cuCtxSynchronize);
   for (auto& [address, one] : freed) {
     unmake(address, one);
-    note_size(one.size, false);
+    note_size(one.is_wired ? 0 : one.size, false);
   }
 }
 
@@ -354,7 +339,9 @@ std::vector<swappable_memory::moving> swappable_memory::all_chunks() {
   for (auto& [address, one] : ranges_) {
     CUdeviceptr at = address;
     for (chunk& part : one.chunks) {
-      all.push_back({&part, at, &one, false});
+      if (!one.is_wired) {
+        all.push_back({&part, at, &one, false});
+      }
       at += part.bytes;
     }
   }
@@ -376,6 +363,9 @@ bool swappable_memory::prepare_host() {
     const std::lock_guard lock(mutex_);
     for (const auto& [address, one] : ranges_) {
       context = one.context;
+      if (one.is_wired) {
+        continue;
+      }
       for (const chunk& part : one.chunks) {
         needed += part.copy == nullptr && part.file == swap_file::none ? part.bytes : 0;
       }

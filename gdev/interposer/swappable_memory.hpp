@@ -23,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "interposer/client.hpp"
@@ -70,6 +71,26 @@ class swappable_memory {
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes);
   /** Lets another device use the allocations of one, also later ones. Holds a submission. */
   CUresult give_access(CUdevice owner, CUdevice user);
+  /** Returns the access to memory of a device: its own, and that of devices it was given to. */
+  [[nodiscard]] std::vector<CUmemAccessDesc> access_of(CUdevice device);
+
+  // --- Memory that others know by more than its address (wiring.cpp) ---
+
+  /**
+   * Keeps the allocation that contains an address on the GPU until it is freed.
+   *
+   * For memory that others reach past gdev: a move would leave them the old chunks. From now on it
+   * counts as memory that cannot be swapped. The caller holds a submission. Returns false if the
+   * address is in none of these allocations.
+   */
+  bool wire(CUdeviceptr address);
+  /** Returns where the chunks of an allocation begin, by any of its addresses. Empty: none. */
+  [[nodiscard]] std::vector<std::pair<CUdeviceptr, std::size_t>> chunks_of(CUdeviceptr address);
+  /**
+   * Keeps an object until the allocation that begins here is freed; of several, only the first.
+   * Returns the one that is kept, or null if there is no such allocation. Null asks only.
+   */
+  std::shared_ptr<void> keep(CUdeviceptr address, std::shared_ptr<void> object);
 
   /** Makes a part of the host's memory that move_out() will need. Returns whether more lacks. */
   bool prepare_host();
@@ -103,6 +124,8 @@ class swappable_memory {
     CUdevice device = 0;
     std::vector<chunk> chunks;
     std::shared_ptr<holding> held;
+    bool is_wired = false;
+    std::shared_ptr<void> kept;
   };
 
   /** A chunk with its address, for a move. */
@@ -123,7 +146,8 @@ class swappable_memory {
   void unmake(CUdeviceptr address, range& gone);
   void free_deferred();
   void note_size(std::uint64_t bytes, bool is_more);
-  [[nodiscard]] std::vector<CUmemAccessDesc> access_of(CUdevice device);
+  /** Returns the allocation that contains an address, or null. `mutex_` is held. */
+  [[nodiscard]] range* range_at(CUdeviceptr address, CUdeviceptr* begin);
   [[nodiscard]] std::vector<moving> all_chunks();
   [[nodiscard]] std::uint64_t writes() const;
   CUstream stream_of(CUcontext context);
@@ -134,9 +158,9 @@ class swappable_memory {
   std::map<CUdevice, std::set<CUdevice>> peers_;
   std::set<CUcontext> contexts_;
   std::map<CUcontext, CUstream> streams_;  // for moves
-  std::uint64_t size_ = 0;
-  std::uint64_t resident_ = 0;
-  std::uint64_t writes_then_ = 0;  // at the last move in
+  std::uint64_t size_ = 0;                 // of what is not wired
+  std::uint64_t resident_ = 0;             // of that
+  std::uint64_t writes_then_ = 0;          // at the last move in
   CUdevice home_ = -1;
   gpu_facts facts_;
   host_pool pool_;
