@@ -119,6 +119,8 @@ std::uint64_t accounts::granted(client_id id) const { return clients_.at(id).gra
 
 const vgpu_policy& accounts::policy_of(client_id id) const { return clients_.at(id).of->policy; }
 
+std::uint64_t accounts::user_of(client_id id) const { return clients_.at(id).user; }
+
 bool accounts::are_together(client_id one, client_id other) const {
   return clients_.at(one).of == clients_.at(other).of;
 }

@@ -97,6 +97,7 @@ class accounts {
   [[nodiscard]] std::uint64_t used(client_id id) const;
   [[nodiscard]] std::uint64_t granted(client_id id) const;
   [[nodiscard]] const vgpu_policy& policy_of(client_id id) const;
+  [[nodiscard]] std::uint64_t user_of(client_id id) const;
   /** Tells whether two clients have one virtual GPU. */
   [[nodiscard]] bool are_together(client_id one, client_id other) const;
   /** Takes back what a client was granted and does not use. */

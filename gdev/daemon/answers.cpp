@@ -27,6 +27,9 @@ void put(message& said, std::string_view name, std::initializer_list<std::uint64
   std::copy(numbers.begin(), numbers.end(), said.numbers.begin());
 }
 
+/** Clients take the host's memory in segments of this size. */
+constexpr std::uint64_t host_segment_bytes = std::uint64_t{64} << 20;
+
 constexpr std::uint64_t end_after_s_max = 1'000'000'000;
 
 /** Stores a policy of four numbers. Returns false if one of them is none. */
@@ -107,7 +110,7 @@ message server::join(connection& from, const message& asked) {
       accounts_.join(from.id, name_of(asked), static_cast<std::uint64_t>(from.peer.pid),
                      from.peer.uid, from.page->words().account, units_of(asked.numbers[0]));
   from.has_joined = said.error == 0;
-  note_clients(from.has_joined);
+  note_clients(!accounts_.clients().empty());
   if (from.has_joined) {
     turns_.join(from.id, from.page->words(), now());
     const std::uint64_t total = units_of(asked.numbers[3]);
@@ -159,7 +162,11 @@ message server::answer_client(connection& from, const message& asked) {
         memory = sum(memory, id != from.id ? one->host_bytes : 0);
         files = sum(files, id != from.id ? one->file_bytes : 0);
       }
-      if (memory > turns_.settings().host * account_unit ||
+      // What fragments make of what can be swapped; nobody may take more away from others.
+      const std::uint64_t most =
+          2 * turns_.report(from.id).swappable * account_unit + host_segment_bytes;
+      if (numbers[0] > most || numbers[1] > most ||
+          memory > turns_.settings().host * account_unit ||
           files > turns_.settings().files * account_unit) {
         said.error = ENOMEM;
       } else {

@@ -14,6 +14,8 @@ constexpr std::uint64_t second_ns = 1'000'000'000;
 constexpr std::uint64_t stuck_ns = second_ns;
 /** How long memory stays reserved for a client that was refused it and does not ask again. */
 constexpr std::uint64_t reserved_ns_max = 2 * second_ns;
+/** How long a client may enter without any progress while others wait. */
+constexpr std::uint64_t progress_ns_max = 10 * second_ns;
 
 }  // namespace
 
@@ -43,24 +45,44 @@ void turns::leave(client_id id, std::uint64_t now) {
   dequeue(found->second, now);
   clients_.erase(found);
   signals_.erase(id);
+  drop_gpu(which);
   schedule(which, now);
+}
+
+/** Forgets a GPU that no client uses. */
+void turns::drop_gpu(std::uint64_t number) {
+  const bool is_used = std::any_of(clients_.begin(), clients_.end(),
+                                   [&](const auto& one) { return one.second.gpu == number; });
+  if (!is_used) {
+    gpus_.erase(number);
+  }
+}
+
+/** Tells whether a client may use one more GPU: it may say any number. */
+bool turns::may_name(const client& one, std::uint64_t number) const {
+  constexpr std::size_t gpus_max = 64;  // of each user
+  std::set<std::uint64_t> named;
+  for (const auto& [id, other] : clients_) {
+    if (other.gpu != 0 && accounts_.user_of(id) == accounts_.user_of(one.id)) {
+      named.insert(other.gpu);
+    }
+  }
+  return named.contains(number) || named.size() < gpus_max;
 }
 
 void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std::uint64_t free,
                     std::uint64_t now) {
-  constexpr std::size_t gpus_max = 64;  // a client may say any number
   const auto found = clients_.find(id);
-  if (found == clients_.end() || number == 0 || total > account_units_max ||
-      (!gpus_.contains(number) && gpus_.size() >= gpus_max)) {
+  if (found == clients_.end() || number == 0 || total > account_units_max) {
     return;
   }
   client& one = found->second;
-  if (one.gpu != 0 && one.gpu != number) {
+  if (one.gpu != number && (one.gpu != 0 || !may_name(one, number))) {
     return;  // it takes turns on the first one only
   }
   one.gpu = number;
   gpu& of = gpus_[number];
-  of.total = std::max(of.total, total);
+  of.total = total;  // the last one to say it: a wrong one holds until the next report
   // What others have in the GPU beside the accounts. Clients take from the account first and
   // allocate then, so this errs to too little; the next report of a full GPU corrects it.
   std::uint64_t present = 0;
@@ -121,14 +143,16 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
   if (error != EAGAIN) {
     one.pending = 0;
     one.reserved = 0;
+    one.unfit_ns = 0;
     dequeue(one, now);
     schedule(one.gpu, now);
     return error;
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
-  if (when_full == full_policy::fail || used(one) + units > less(most_for(id), settings_.spare) ||
+  if (when_full == full_policy::fail || cannot_fit(one, units, now) ||
       (when_full == full_policy::swap && host_for(one, units) > settings_.host + settings_.files)) {
     accounts_.refuse(id);
+    one.unfit_ns = 0;
     return ENOMEM;
   }
   one.pending = std::max(one.pending, units);
@@ -253,6 +277,15 @@ std::uint64_t turns::tick(std::uint64_t now) {
         sum(one.blocking_ns, patience_s * second_ns) <= now) {
       one.blocking_ns = 0;
       ended_.insert(id);
+    }
+    if (one.now == phase::entering && one.queued != 0) {
+      if (resident(one) != one.progress) {
+        one.progress = resident(one);
+        one.progress_ns = now;
+      } else if (one.room > one.progress && sum(one.progress_ns, progress_ns_max) <= now) {
+        send_back(one, now);  // it has room, and does not enter: others are served first
+        schedule(one.gpu, now);
+      }
     }
     if (one.reserved != 0 && sum(one.reserved_ns, reserved_ns_max) <= now) {
       one.reserved = 0;

@@ -14,9 +14,11 @@ constexpr std::uint64_t second_ns = 1'000'000'000;
 /** Assumed until a move was measured. */
 constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
 /** A turn takes so many times what moving the client's memory takes. */
-constexpr double turn_factor = 9;
+constexpr double turn_factor = 12;
 /** How often waiting clients are looked at, where no message comes. */
 constexpr std::uint64_t look_again_ns = second_ns / 10;
+/** What others have for a moment only is not what keeps a request from fitting. */
+constexpr std::uint64_t unfit_ns_max = 3 * second_ns / 10;
 
 }  // namespace
 
@@ -141,10 +143,29 @@ bool turns::is_patient(const client& one) const {
   return one.now == phase::in && accounts_.policy_of(one.id).when_full != full_policy::swap;
 }
 
+/**
+ * Tells whether a request does not fit the GPU: alone, or for a while beside what others have wired.
+ *
+ * What others allocate or free at this moment counts as wired, until they have said what it is. And
+ * a report of what is free may be older than the end of another client.
+ */
+bool turns::cannot_fit(client& one, std::uint64_t units, std::uint64_t now) {
+  const std::uint64_t all = used(one) + units;
+  if (all <= less(most_for(one.id), settings_.spare)) {
+    one.unfit_ns = 0;
+    return false;
+  }
+  one.unfit_ns = one.unfit_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.unfit_ns;
+  const auto found = gpus_.find(one.gpu);
+  const std::uint64_t total = found == gpus_.end() ? account_units_max : found->second.total;
+  return all > less(std::min(total, settings_.capacity), settings_.spare) ||
+         now >= sum(one.unfit_ns, unfit_ns_max);
+}
+
 /** What can never fit waits for nothing. Returns false if the client must stay off the GPU. */
 bool turns::give_up_what_cannot_fit(client& one, std::uint64_t now) {
   const std::uint64_t most = less(most_for(one.id), settings_.spare);
-  if (used(one) + one.pending > most && one.pending != 0) {
+  if (one.pending != 0 && cannot_fit(one, one.pending, now)) {
     one.pending = 0;  // it asks again, and is refused
     if (one.now == phase::in) {
       dequeue(one, now);
@@ -392,6 +413,7 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
     }
     first.reserved += needed;
     first.reserved_ns = now;
+    first.since_ns = now;  // others may have left for it: its turn begins
     dequeue(first, now);
     signals_.insert(first.id);
     return true;
@@ -401,6 +423,8 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
     first.room = room(first);
     first.now = phase::entering;
     first.since_ns = now;
+    first.progress_ns = now;
+    first.progress = resident(first);
   }
   of.partial = first.id;
   const std::uint64_t given = std::min(free, needed);

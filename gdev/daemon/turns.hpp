@@ -133,6 +133,9 @@ class turns {
     std::uint64_t queued_ns = 0;
     std::uint64_t stuck_until_ns = 0;  // it could not leave
     std::uint64_t blocking_ns = 0;     // since when it should have left; 0: it need not
+    std::uint64_t unfit_ns = 0;        // since when its request would not fit; 0: it would
+    std::uint64_t progress_ns = 0;     // when it was seen to enter, and
+    std::uint64_t progress = 0;        // what it had on the GPU then
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
     int stays = 0;
@@ -164,6 +167,9 @@ class turns {
   [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
+  [[nodiscard]] bool cannot_fit(client& one, std::uint64_t units, std::uint64_t now);
+  [[nodiscard]] bool may_name(const client& one, std::uint64_t number) const;
+  void drop_gpu(std::uint64_t number);
   [[nodiscard]] bool is_patient(const client& one) const;
   bool give_up_what_cannot_fit(client& one, std::uint64_t now);
   [[nodiscard]] client* first_waiting(std::uint64_t which, std::uint64_t now);

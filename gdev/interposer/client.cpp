@@ -54,6 +54,10 @@ std::uint32_t swappable_units = 0;
 std::uint32_t resident_units = 0;
 std::uint64_t elsewhere_bytes = 0;
 
+// What the daemon knows that this process holds for what is off the GPU.
+std::atomic<std::uint64_t> host_bytes = 0;
+std::atomic<std::uint64_t> file_bytes = 0;
+
 std::atomic<bool> joined = false;
 std::atomic<bool> is_off_gpu = false;  // or about to be
 own_descriptor signals;                // taken with `asking` held
@@ -115,6 +119,8 @@ void in_child() noexcept {
   swappable_units = 0;
   resident_units = 0;
   elsewhere_bytes = 0;
+  host_bytes.store(0, std::memory_order_relaxed);
+  file_bytes.store(0, std::memory_order_relaxed);
   is_off_gpu.store(false, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
 }
@@ -472,9 +478,6 @@ int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
 }
 
 namespace {
-
-std::atomic<std::uint64_t> host_bytes = 0;  // as the daemon knows
-std::atomic<std::uint64_t> file_bytes = 0;
 
 int ask_for_host(std::uint64_t in_memory, std::uint64_t in_files) noexcept {
   const uncancelled whole;

@@ -104,6 +104,7 @@ CUresult enable_peer_access(CUcontext peer, unsigned flags) noexcept {
 
 template <function_id Id>
 CUresult primary_release(CUdevice device) noexcept {
+  const submission in_turn(work::other);  // the context may end
   const CUresult result = call_driver<CUresult>(Id, device);
   unsigned flags = 0;
   int is_active = 1;

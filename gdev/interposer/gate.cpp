@@ -112,8 +112,6 @@ __attribute__((noinline)) void wait_until_open(work kind) noexcept {
 
 submission::submission(work kind) noexcept
     : inside_(lines[holder.index()].inside), is_shared_(holder.index() == own_lines) {
-  add<std::uint64_t>(lines[holder.index()].counts[static_cast<std::size_t>(kind)], 1, is_shared_,
-                     std::memory_order_relaxed);
   for (;;) {
     const std::uint32_t outer =
         add<std::uint32_t>(inside_, 1, is_shared_, std::memory_order_relaxed);
@@ -123,6 +121,9 @@ submission::submission(work kind) noexcept
     }
     // An outer submission of this thread keeps the gate from being passed by the other side.
     if (!is_closed(kind) || (outer != 0 && !is_shared_)) [[likely]] {
+      // Not before it has passed: a move must not take it for work that was there before.
+      add<std::uint64_t>(lines[holder.index()].counts[static_cast<std::size_t>(kind)], 1,
+                         is_shared_, std::memory_order_relaxed);
       return;
     }
     add<std::uint32_t>(inside_, ~std::uint32_t{0}, is_shared_, std::memory_order_release);

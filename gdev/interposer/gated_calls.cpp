@@ -9,6 +9,7 @@
 
 #include "interposer/driver.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/swappable_memory.hpp"
 
 namespace gdev {
 
@@ -55,18 +56,45 @@ struct begins_capture<Id, CUresult(Arguments...)> {
   }
 };
 
+template <function_id Ask>
+bool is_capturing(CUstream stream) noexcept {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return call_driver<CUresult>(Ask, stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 template <function_id Id, function_id Ask>
 CUresult end_capture(CUstream stream, CUgraph* graph) noexcept {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  static_cast<void>(call_driver<CUresult>(Ask, stream, &status));
+  const bool was_capturing = is_capturing<Ask>(stream);
   const CUresult result = call_driver<CUresult>(Id, stream, graph);
-  // The one that began it ends it, also a capture that has failed. Other streams may not.
-  if (status != CU_STREAM_CAPTURE_STATUS_NONE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
-      result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+  // Also a capture that has failed ends; one that this call may not end goes on.
+  if (was_capturing && !is_capturing<Ask>(stream)) {
     count_capture(-1);
   }
   return result;
 }
+
+template <function_id Id>
+CUresult destroy_stream(CUstream stream) noexcept {
+  const bool was_capturing = is_capturing<id_cuStreamIsCapturing>(stream);
+  const CUresult result = call_driver<CUresult>(Id, stream);
+  if (was_capturing && result == CUDA_SUCCESS) {
+    count_capture(-1);
+  }
+  return result;
+}
+
+/** Green contexts: work in them is not seen by a wait for the contexts that are known. */
+template <function_id Id, typename Function>
+struct ends_swapping;
+
+template <function_id Id, typename... Arguments>
+struct ends_swapping<Id, CUresult(Arguments...)> {
+  static CUresult call(Arguments... arguments) noexcept {
+    swappable_memory::stop();
+    return call_driver<CUresult>(Id, arguments...);
+  }
+};
 
 }  // namespace
 
@@ -90,7 +118,26 @@ void* gated_wrapper(function_id id) noexcept {
     case id_cuStreamEndCapture_ptsz:
       return reinterpret_cast<void*>(
           &end_capture<id_cuStreamEndCapture_ptsz, id_cuStreamIsCapturing_ptsz>);
-    default: return nullptr;
+    case id_cuStreamDestroy: return reinterpret_cast<void*>(&destroy_stream<id_cuStreamDestroy>);
+    case id_cuStreamDestroy_v2:
+      return reinterpret_cast<void*>(&destroy_stream<id_cuStreamDestroy_v2>);
+    case id_cuGreenCtxCreate:
+      return reinterpret_cast<void*>(
+          &ends_swapping<id_cuGreenCtxCreate, decltype(cuGreenCtxCreate)>::call);
+    default: break;
+  }
+  // Work of a function that this build has no type of would not be held up.
+  if (functions[id].kind == function_class::launch || functions[id].kind == function_class::copy) {
+    swappable_memory::stop();
+  }
+  return nullptr;
+}
+
+void note_unknown_function(std::string_view name) noexcept {
+  for (const std::string_view begin : {"cuLaunch", "cuGraphLaunch", "cuMemcpy", "cuMemset"}) {
+    if (name.starts_with(begin)) {
+      swappable_memory::stop();
+    }
   }
 }
 

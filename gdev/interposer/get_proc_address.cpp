@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "interposer/driver.hpp"
+#include "interposer/gated_calls.hpp"
 #include "interposer/unknown_names.hpp"
 #include "interposer/wrappers.hpp"
 
@@ -21,6 +22,7 @@ void substitute(const char* symbol, void** function) noexcept {
   const int id = function_at(*function, symbol);
   if (id < 0) {
     unknown_names().add(symbol);
+    note_unknown_function(symbol);
   } else if (void* const wrapper = wrapper_of(static_cast<function_id>(id)); wrapper != nullptr) {
     *function = wrapper;
   }

@@ -170,6 +170,10 @@ CUresult mem_free(CUdeviceptr address) noexcept {
 
 template <function_id Id>
 CUresult mem_free_async(CUdeviceptr address, CUstream stream) noexcept {
+  if (swappable().begins_at(address)) {
+    const submission in_turn(work::other);
+    return swappable().free(address);  // waits for the stream too
+  }
   return free_entry(allocations(), address,
                     [&] { return call_driver<CUresult>(Id, address, stream); });
 }

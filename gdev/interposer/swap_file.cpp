@@ -33,18 +33,22 @@ int transfer(Call&& call, int file, std::int64_t at, Byte* bytes, std::size_t si
 }  // namespace
 
 bool swap_file::open() {
-  if (file_ >= 0 || is_impossible_) {
-    return file_ >= 0;
+  if (file_.number() >= 0 || is_impossible_) {
+    return file_.is_there();
   }
   const char* const folder = std::getenv("GDEV_SWAP_FOLDER");
+  int made = -1;
   if (folder != nullptr && *folder != '\0') {
-    file_ = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC | O_DIRECT, 0600);
-    if (file_ < 0) {  // a file system without direct I/O
-      file_ = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    made = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC | O_DIRECT, 0600);
+    if (made < 0) {  // a file system without direct I/O
+      made = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     }
   }
-  is_impossible_ = file_ < 0;
-  return file_ >= 0;
+  is_impossible_ = made < 0;
+  if (made >= 0) {
+    file_.take(made);
+  }
+  return made >= 0;
 }
 
 std::int64_t swap_file::take(std::size_t bytes) {
@@ -61,7 +65,7 @@ std::int64_t swap_file::take(std::size_t bytes) {
   }
   const auto size = static_cast<std::int64_t>(bytes);
   if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0 ||
-      posix_fallocate(file_, end_, size) != 0) {
+      posix_fallocate(file_.number(), end_, size) != 0) {
     return none;
   }
   end_ += size;
@@ -74,11 +78,12 @@ void swap_file::give(std::int64_t place, std::size_t bytes) {
 }
 
 int swap_file::write(std::int64_t place, const std::byte* from, std::size_t bytes) const {
-  return transfer(pwrite, file_, place, from, bytes);
+  // The program may have closed it, and have another file under its number.
+  return file_.is_there() ? transfer(pwrite, file_.number(), place, from, bytes) : EBADF;
 }
 
 int swap_file::read(std::int64_t place, std::byte* to, std::size_t bytes) const {
-  return transfer(pread, file_, place, to, bytes);
+  return file_.is_there() ? transfer(pread, file_.number(), place, to, bytes) : EBADF;
 }
 
 }  // namespace gdev

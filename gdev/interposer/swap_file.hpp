@@ -13,6 +13,8 @@
 #include <map>
 #include <mutex>
 
+#include "interposer/connection.hpp"
+
 namespace gdev {
 
 class swap_file {
@@ -22,6 +24,8 @@ class swap_file {
   /** Returns the offset of a place of `bytes`, a multiple of 4096, or `none`. */
   [[nodiscard]] std::int64_t take(std::size_t bytes);
   void give(std::int64_t place, std::size_t bytes);
+  /** In a forked child: the blocks are its parent's. */
+  void close() noexcept { file_.close(); }
   /** Return an errno, or 0. The address is a multiple of 4096. */
   [[nodiscard]] int write(std::int64_t place, const std::byte* from, std::size_t bytes) const;
   [[nodiscard]] int read(std::int64_t place, std::byte* to, std::size_t bytes) const;
@@ -29,7 +33,7 @@ class swap_file {
  private:
   [[nodiscard]] bool open();
 
-  int file_ = -1;
+  own_descriptor file_;
   bool is_impossible_ = false;
   std::int64_t end_ = 0;
   std::mutex mutex_;                               // guards what follows

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <iterator>
@@ -26,6 +27,7 @@ constexpr std::size_t batch_bytes = std::size_t{64} << 20;
 constexpr std::size_t prepared_at_once = std::size_t{512} << 20;
 
 endless<swappable_memory> only;
+std::atomic<bool> is_stopped = false;
 
 /** A clock that can be stopped. */
 class stopwatch {
@@ -61,6 +63,12 @@ bool is_switched_off() noexcept {
   return chosen != nullptr && chosen[0] == '0' && chosen[1] == '\0';
 }
 
+/** Tells whether an error says that a graph is being captured. */
+bool is_of_capture(CUresult result) noexcept {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
 /** Memory could not be brought back. A program must not go on with wrong bytes. */
 [[noreturn]] void end_with_lost_memory() noexcept {
   constexpr std::string_view text =
@@ -73,7 +81,10 @@ bool is_switched_off() noexcept {
 
 swappable_memory& swappable() noexcept { return only.get(); }
 
-void forget_swappable() noexcept { only.forget(); }
+void forget_swappable() noexcept {
+  only.get().close_file();
+  only.forget();
+}
 
 std::uint64_t swappable_memory::physical(std::uint64_t bytes) noexcept {
   return bytes > ~std::uint64_t{0} - granularity
@@ -81,9 +92,12 @@ std::uint64_t swappable_memory::physical(std::uint64_t bytes) noexcept {
              : (bytes + granularity - 1) / granularity * granularity;
 }
 
+void swappable_memory::stop() noexcept { is_stopped.store(true, std::memory_order_relaxed); }
+
 bool swappable_memory::is_possible() {
   CUdevice device = 0;
-  if (!has_joined() || call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS) {
+  if (!has_joined() || is_stopped.load(std::memory_order_relaxed) ||
+      call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS) {
     return false;
   }
   {
@@ -272,7 +286,11 @@ void swappable_memory::free_deferred() {
 CUresult swappable_memory::free(CUdeviceptr address) {
   {
     const std::lock_guard lock(mutex_);
-    deferred_.insert(ranges_.extract(address));
+    auto freed = ranges_.extract(address);
+    if (freed.empty()) {
+      return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
+    }
+    deferred_.insert(std::move(freed));
   }
   free_deferred();
   return CUDA_SUCCESS;
@@ -293,6 +311,7 @@ void swappable_memory::free_all(CUcontext context) {
     }
     contexts_.erase(context);
     streams_.erase(context);
+    broken_.erase(context);
   }
   pool_.forget_context();
   if (freed.empty()) {
@@ -330,8 +349,9 @@ CUresult swappable_memory::give_access(CUdevice owner, CUdevice user) {
 // --- Moves: the gate is closed, and no submission is held ---
 
 std::uint64_t swappable_memory::writes() const {
+  // Copies to the host too: what a program calls the host may be an address of the device.
   return count_submissions(work::launch) + count_submissions(work::fill) +
-         count_submissions(work::to_device);
+         count_submissions(work::to_device) + count_submissions(work::to_host);
 }
 
 std::vector<swappable_memory::moving> swappable_memory::all_chunks() {
@@ -381,29 +401,46 @@ bool swappable_memory::prepare_host() {
 }
 
 void swappable_memory::report_gpu() {
-  if (const auto first = contexts_.begin(); first != contexts_.end()) {
-    const driver_scope scope(*first);
+  if (const std::vector<CUcontext> all = all_contexts(); !all.empty()) {
+    const driver_scope scope(all.front());
     if (const gpu_facts seen = look_at_gpu(); seen.number != 0) {
       static_cast<void>(use_gpu(seen));
     }
   }
 }
 
+std::vector<CUcontext> swappable_memory::all_contexts() {
+  const std::lock_guard lock(mutex_);
+  return {contexts_.begin(), contexts_.end()};
+}
+
+/** Waits for a context without an event. Returns false if a capture forbids that. */
+bool swappable_memory::synchronize(CUcontext context) {
+  const CUresult result = call_driver<CUresult>(id_cuCtxSynchronize);
+  if (is_of_capture(result)) {
+    return false;
+  }
+  if (result != CUDA_SUCCESS) {
+    broken_.insert(context);  // nothing runs in it any more
+  }
+  return true;
+}
+
+bool swappable_memory::is_drained() { return drain(std::chrono::steady_clock::time_point{}); }
+
 bool swappable_memory::drain(std::chrono::steady_clock::time_point deadline) {
-  for (const CUcontext context : contexts_) {
+  const bool may_wait = deadline != std::chrono::steady_clock::time_point{};
+  for (const CUcontext context : all_contexts()) {
     const driver_scope scope(context);
     CUevent done = nullptr;
-    if (call_driver<CUresult>(id_cuEventCreate, &done, unsigned{CU_EVENT_DISABLE_TIMING}) !=
-        CUDA_SUCCESS) {
-      continue;  // the context is broken: nothing runs in it any more
+    CUresult result =
+        call_driver<CUresult>(id_cuEventCreate, &done, unsigned{CU_EVENT_DISABLE_TIMING});
+    if (result == CUDA_SUCCESS) {
+      result = call_driver<CUresult>(id_cuCtxRecordEvent, context, done);
     }
-    CUresult result = call_driver<CUresult>(id_cuCtxRecordEvent, context, done);
-    if (result != CUDA_SUCCESS) {
-      // A driver before 12.5. This waits for as long as the work takes.
-      call_driver<CUresult>(id_cuCtxSynchronize);
-    } else {
+    if (result == CUDA_SUCCESS) {
       result = call_driver<CUresult>(id_cuEventQuery, done);
-      for (int tries = 0; result == CUDA_ERROR_NOT_READY; ++tries) {
+      for (int tries = 0; result == CUDA_ERROR_NOT_READY && may_wait; ++tries) {
         if (std::chrono::steady_clock::now() >= deadline) {
           break;
         }
@@ -411,8 +448,14 @@ bool swappable_memory::drain(std::chrono::steady_clock::time_point deadline) {
         result = call_driver<CUresult>(id_cuEventQuery, done);
       }
     }
-    call_driver<CUresult>(id_cuEventDestroy_v2, done);
-    if (result == CUDA_ERROR_NOT_READY) {
+    if (done != nullptr) {
+      call_driver<CUresult>(id_cuEventDestroy_v2, done);
+    }
+    if (result == CUDA_ERROR_NOT_READY || is_of_capture(result)) {
+      return false;
+    }
+    // An error, or a driver before 12.5: waiting is all that is left, for as long as work takes.
+    if (result != CUDA_SUCCESS && (!may_wait || !synchronize(context))) {
       return false;
     }
   }
@@ -420,16 +463,17 @@ bool swappable_memory::drain(std::chrono::steady_clock::time_point deadline) {
 }
 
 /** Copies what has a place in the host's memory, and releases everything, batch by batch. */
-bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
+void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
                                 const std::function<void(std::uint64_t)>& progress) {
   struct batch {
     std::size_t end = 0;
     CUevent done = nullptr;
     CUcontext context = nullptr;
+    bool is_right = true;
   };
   std::vector<batch> batches;
-  bool is_right = true;
   std::size_t bytes = 0;
+  bool is_right = true;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto& [part, address, of, is_kept] = all[i];
     const driver_scope scope(of->context);
@@ -442,17 +486,24 @@ bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
     bytes += part->bytes;
     const bool is_last = i + 1 == all.size() || all[i + 1].of->context != of->context;
     if (bytes >= batch_bytes || is_last) {
-      batch& made = batches.emplace_back(batch{i + 1, nullptr, of->context});
-      call_driver<CUresult>(id_cuEventCreate, &made.done, unsigned{CU_EVENT_DISABLE_TIMING});
-      call_driver<CUresult>(id_cuEventRecord, made.done, stream_of(of->context));
+      batch& made = batches.emplace_back(batch{i + 1, nullptr, of->context, is_right});
+      made.is_right &= call_driver<CUresult>(id_cuEventCreate, &made.done,
+                                             unsigned{CU_EVENT_DISABLE_TIMING}) == CUDA_SUCCESS;
+      made.is_right &= call_driver<CUresult>(id_cuEventRecord, made.done, stream_of(of->context)) ==
+                       CUDA_SUCCESS;
       bytes = 0;
+      is_right = true;
     }
   }
   std::size_t begin = 0;
   for (const batch& one : batches) {
     const driver_scope scope(one.context);
-    is_right &= call_driver<CUresult>(id_cuEventSynchronize, one.done) == CUDA_SUCCESS;
+    const bool is_done =
+        one.is_right && call_driver<CUresult>(id_cuEventSynchronize, one.done) == CUDA_SUCCESS;
     call_driver<CUresult>(id_cuEventDestroy_v2, one.done);
+    if (!is_done) {
+      copy_again(all, begin, one.end);
+    }
     for (; begin < one.end; ++begin) {
       resident_ -= all[begin].which->handle != 0 ? all[begin].which->bytes : 0;
       release_chunk(all[begin].address, *all[begin].which);
@@ -460,7 +511,41 @@ bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
     publish_memory(size_, resident_);
     progress(resident_);
   }
-  return is_right;
+}
+
+/** A copy has failed. Does it once more, or ends the process, unless its context is broken. */
+void swappable_memory::copy_again(const std::vector<moving>& all, std::size_t begin,
+                                  std::size_t end) {
+  for (; begin < end; ++begin) {
+    const auto& [part, address, of, is_kept] = all[begin];
+    if (part->handle == 0 || part->copy == nullptr || is_kept) {
+      continue;
+    }
+    const driver_scope scope(of->context);
+    const CUstream stream = stream_of(of->context);
+    const bool is_right =
+        call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy), address,
+                              part->bytes, stream) == CUDA_SUCCESS &&
+        call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
+    if (!is_right) {
+      note_failure(of->context);
+    }
+  }
+}
+
+/** A move has failed in a context. If that is not broken, the process ends. */
+void swappable_memory::note_failure(CUcontext context) {
+  const driver_scope scope(context);
+  const CUresult result = call_driver<CUresult>(id_cuCtxSynchronize);
+  if (result == CUDA_ERROR_DEINITIALIZED) {
+    for (;;) {
+      pause();  // the process is ending: this thread is not needed any more
+    }
+  }
+  if (result == CUDA_SUCCESS && !broken_.contains(context)) {
+    end_with_lost_memory();
+  }
+  broken_.insert(context);
 }
 
 /** Finds places on the host for all chunks that have none. Returns false, and gives them back. */
@@ -516,7 +601,7 @@ int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t&
     if (call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(staging_), address,
                               part->bytes, stream_of(of->context)) != CUDA_SUCCESS ||
         call_driver<CUresult>(id_cuStreamSynchronize, stream_of(of->context)) != CUDA_SUCCESS) {
-      is_broken_ = true;
+      note_failure(of->context);
       continue;
     }
     if (files_.write(part->file, staging_, part->bytes) != 0) {
@@ -551,7 +636,7 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
   stopwatch watch;
   result.error = write_files(all, result.bytes);
   if (result.error == 0) {
-    is_broken_ |= !copy_out(all, result.bytes, progress);
+    copy_out(all, result.bytes, progress);
   }
   watch.stop();
   result.ns = watch.ns();
@@ -563,7 +648,6 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
   move_result result;
   stopwatch watch;
   std::set<CUcontext> used;
-  bool is_right = true;
   for (const moving& one : all_chunks()) {
     const auto& [part, address, of, is_kept] = one;
     if (part->handle != 0) {
@@ -591,27 +675,30 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     if (made != CUDA_SUCCESS ||
         call_driver<CUresult>(id_cuMemSetAccess, address, part->bytes, access.data(),
                               access.size()) != CUDA_SUCCESS) {
-      is_right = false;
+      note_failure(of->context);
       continue;
     }
     resident_ += part->bytes;
     publish_memory(size_, resident_);
+    bool is_right = true;
     if (part->copy != nullptr) {
-      is_right &= call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address,
-                                        static_cast<const void*>(part->copy), part->bytes,
-                                        stream_of(of->context)) == CUDA_SUCCESS;
+      is_right = call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address,
+                                       static_cast<const void*>(part->copy), part->bytes,
+                                       stream_of(of->context)) == CUDA_SUCCESS;
       used.insert(of->context);
     } else if (part->file != swap_file::none) {
-      is_right &= read_file(one);
+      is_right = read_file(one);
+    }
+    if (!is_right) {
+      note_failure(of->context);
     }
     result.bytes += part->bytes;
   }
   for (const CUcontext context : used) {
     const driver_scope scope(context);
-    is_right &= call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context)) == CUDA_SUCCESS;
-  }
-  if (!is_right && !is_broken_) {
-    end_with_lost_memory();
+    if (call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context)) != CUDA_SUCCESS) {
+      note_failure(context);
+    }
   }
   watch.stop();
   result.ns = watch.ns();

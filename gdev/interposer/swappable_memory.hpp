@@ -92,12 +92,18 @@ class swappable_memory {
    */
   std::shared_ptr<void> keep(CUdeviceptr address, std::shared_ptr<void> object);
 
+  /** In a forked child: closes the swap file. */
+  void close_file() noexcept { files_.close(); }
+  /** No further allocation can be swapped: the program may submit work past the gate. */
+  static void stop() noexcept;
   /** Makes a part of the host's memory that move_out() will need. Returns whether more lacks. */
   bool prepare_host();
   /** Tells the daemon what is free on the GPU. */
   void report_gpu();
   /** Waits until the GPU has done all work of this process. Returns false if the time is up. */
   [[nodiscard]] bool drain(std::chrono::steady_clock::time_point deadline);
+  /** Tells whether the GPU has nothing to do. Waits for nothing. */
+  [[nodiscard]] bool is_drained();
   /** Moves everything out. progress: is told what is still on the GPU, in bytes. */
   [[nodiscard]] move_result move_out(const std::function<void(std::uint64_t)>& progress);
   /**
@@ -141,8 +147,12 @@ class swappable_memory {
   [[nodiscard]] bool find_places(std::vector<moving>& all);
   [[nodiscard]] int write_files(const std::vector<moving>& all, std::uint64_t& copied);
   [[nodiscard]] bool read_file(const moving& one);
-  bool copy_out(std::vector<moving>& all, std::uint64_t& copied,
+  void copy_out(std::vector<moving>& all, std::uint64_t& copied,
                 const std::function<void(std::uint64_t)>& progress);
+  void copy_again(const std::vector<moving>& all, std::size_t begin, std::size_t end);
+  void note_failure(CUcontext context);
+  [[nodiscard]] bool synchronize(CUcontext context);
+  [[nodiscard]] std::vector<CUcontext> all_contexts();
   void unmake(CUdeviceptr address, range& gone);
   void free_deferred();
   void note_size(std::uint64_t bytes, bool is_more);
@@ -166,7 +176,7 @@ class swappable_memory {
   host_pool pool_;
   swap_file files_;
   std::byte* staging_ = nullptr;  // between the GPU and the file
-  bool is_broken_ = false;        // a copy to the host has failed: the program sees its own errors
+  std::set<CUcontext> broken_;    // contexts with an error that stays: the program sees it itself
 };
 
 /** Returns the GPU of the current context, or number 0 if there is none. */

@@ -140,8 +140,8 @@ class turn_service {
   /** Tells whether nothing runs on the GPU, and nothing is being submitted. */
   bool is_idle() {
     close_gate(all_queues);
-    const bool is_idle = wait_for_submissions(steady_clock::now()) && !has_captures() &&
-                         swappable().drain(steady_clock::now());
+    const bool is_idle =
+        wait_for_submissions(steady_clock::now()) && !has_captures() && swappable().is_drained();
     open_gate();
     return is_idle;
   }

@@ -230,6 +230,44 @@ def test_a_file_takes_what_the_host_has_no_room_for(
         assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
 
 
+def test_a_write_that_waited_for_its_turn_is_kept(shared: Daemon) -> None:
+    """It is the only one of the turn: the host's copy is older than it."""
+    with (
+        started(shared, "a", 40, 1) as a,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+
+        def is_off() -> None:
+            end = time.monotonic() + TIMEOUT_S
+            while "off," not in state(shared)[a.process.pid]:
+                assert time.monotonic() < end
+
+        pid = str(a.process.pid)
+        shared.must("pause", pid)
+        is_off()
+        waiting = threads.submit(a.does, "fill", 0, 7, 40 * MIB)
+        time.sleep(0.1)
+        shared.must("resume", pid)
+        waiting.result(TIMEOUT_S)
+        shared.must("pause", pid)
+        is_off()
+        shared.must("resume", pid)
+        assert a.does("check", 0, 7, 40 * MIB) == [1]
+
+
+def test_allocations_of_others_make_none_fail(shared: Daemon) -> None:
+    """While one allocates and frees, the other's requests wait; both would fit alone."""
+    with (
+        shared.program("a") as a,
+        shared.program("b") as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        for one in (a, b):
+            one.does("init")
+        both = [threads.submit(one.does, "churn", 40 * MIB, 100) for one in (a, b)]
+        assert [one.result(TIMEOUT_S) for one in both] == [[0], [0]]
+
+
 def test_a_full_disk_keeps_the_program_on_the_gpu(
     shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

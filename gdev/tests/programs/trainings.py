@@ -20,7 +20,7 @@ from gdev import _daemon, _files, cli
 
 PROGRAM = Path(__file__).with_name("torch_training.py")
 # Until all programs have their models.
-HEAD_START_S = 30.0
+HEAD_START_S = 20.0
 
 
 def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
