@@ -149,6 +149,10 @@ mount_alone="-DOTHERS=0 -DKERNEL=0"   # no other program, and Linux writes only 
 
 if [ -n "$deep" ]; then
     holds deep.frames.races                 frames safety slot_state.pml -DOPS0=2 -DOPS1=1 -DOPS2=1
+    holds deep.gate.two_calls               gate safety gate.pml -DTURNS=1 -DOPS=2
+    holds deep.turns.restart_and_death      turns safety turns.pml -DRESTARTS=1 -DDEATHS=1
+    holds deep.turns.three_clients_grow     turns safety turns.pml -DCLIENTS=3
+    holds deep.turns.three_clients_restart  turns safety turns.pml -DCLIENTS=3 -DGROWTHS=0 -DRESTARTS=1
     holds deep.growth.two_cuts              growth safety growth.pml -DCUTS=2
     holds deep.channel.deadline_and_post    channel safety channel.pml -DOPS=2 -DDEADLINES=1 -DPOSTS=1
     holds deep.dirty.three_users            dirty safety dirty.pml $one_byte -DUSERS=3 -DCLEANERS=0
@@ -178,6 +182,22 @@ holds sync.a_user_gives_up            sync safety sync.pml $mount_alone -DDESCRI
 holds sync.every_call_ends            - cycles sync.pml $mount_alone
 holds growth.one_cut                  growth safety growth.pml
 holds growth.two_cleanings            growth safety growth.pml -DCLEANINGS=2
+holds turns.restart_and_death         turns safety turns.pml -DGROWTHS=0 -DRESTARTS=1 -DDEATHS=1
+holds turns.two_clients               turns safety turns.pml -DGROWTHS=2 -DSTAYS=1
+holds turns.a_death                   turns safety turns.pml -DDEATHS=1
+holds turns.a_restart                 turns safety turns.pml -DGROWTHS=2 -DRESTARTS=1
+holds turns.two_restarts              turns safety turns.pml -DGROWTHS=0 -DRESTARTS=2
+holds turns.without_a_daemon          turns safety turns.pml -DRESTARTS=1 -DALONE
+holds turns.three_clients             turns safety turns.pml -DCLIENTS=3 -DGROWTHS=0
+holds turns.three_clients_two_fit     turns safety turns.pml -DCLIENTS=3 -DGROWTHS=0 -DUSED=1 -DCAPACITY=2
+holds turns.each_gets_its_turn        - cycles turns.pml -DGROWTHS=2 -DSTAYS=1
+holds turns.restart_and_turns_end     - cycles turns.pml -DRESTARTS=1
+holds turns.three_get_their_turns     - cycles turns.pml -DCLIENTS=3 -DGROWTHS=0
+holds gate.membarrier                 gate safety gate.pml
+holds gate.fences                     gate safety gate.pml -DFENCES
+holds gate.endless_patience           gate safety gate.pml -DGIVES_UP=0
+holds gate.shared_line                gate safety gate.pml -DSHARED -DOPS=2
+holds gate.every_call_ends            - cycles gate.pml -DTURNS=1
 holds once.one_cleaner                once safety once.pml
 holds once.two_cleaners               once safety once.pml -DCLEANERS=2
 holds once.every_call_ends            - cycles once.pml
@@ -259,6 +279,21 @@ done
 for mutant in SIZE_AFTER_MARKS LOOKS_FOR_NO_CUT MARKS_ONCE TRUSTS_A_CLEANER; do
     caught "growth.$mutant" safety growth.pml
 done
+for mutant in NO_MEMBARRIER LOOKS_BEFORE_IT_COUNTS CAPTURE_COUNTED_LATE CAPTURES_FIRST NO_WAIT \
+    IGNORES_CAPTURES NO_DRAIN OPENS_FIRST OPENS_WITHOUT_LOCK; do
+    caught "gate.$mutant" safety gate.pml
+done
+for mutant in NESTED_WAITS WAITS_INSIDE; do
+    caught "gate.$mutant" safety gate.pml -DGIVES_UP=0
+done
+for mutant in GIVES_WHAT_IS_COMING RELEASED_TOO_EARLY DOES_NOT_DRAIN; do
+    caught "turns.$mutant" safety turns.pml
+done
+for mutant in GIVES_BEFORE_ALL_ARE_BACK NO_REPORT ASKS_ONCE; do
+    caught "turns.$mutant" safety turns.pml -DRESTARTS=1
+done
+caught turns.LEFT_IS_REFUSED safety turns.pml -DRESTARTS=1 -DDEATHS=1
+caught turns.TURN_OVER_AT_ONCE cycles turns.pml
 for mutant in ASKS_BEFORE_IT_WRITES LOOKS_UP_BEFORE_IT_WRITES CLEAN_BEFORE_UPDATE TRUSTS_A_FETCH; do
     caught "once.$mutant" safety once.pml
 done
@@ -301,7 +336,7 @@ if [ -z "$pattern" ]; then
     for mutant in $(grep -oh 'MUTANT_[A-Z_]*' "$models"/*.pml | sort -u); do
         grep -qw -e "-D$mutant" "$work/defines" || { echo "FAIL    $mutant has no check"; touch "$work/failed"; }
     done
-    for family in frames open_files channel withdraw late append sync growth once dirty; do
+    for family in frames open_files channel withdraw late append sync growth once dirty gate turns; do
         [ ! -e "$work/partial.$family" ] || continue
         lists=("$work/unreached.$family".*)
         [ -e "${lists[0]}" ] || { echo "FAIL    $family: no check held"; touch "$work/failed"; continue; }
