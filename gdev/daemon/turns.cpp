@@ -113,7 +113,7 @@ void turns::enqueue(client& one, std::uint64_t now) {
 
 void turns::dequeue(client& one, std::uint64_t now) {
   if (one.queued != 0) {
-    one.waiting_ns += less(now, one.queued_ns);
+    one.waiting_ns = sum(one.waiting_ns, less(now, one.queued_ns));
   }
   one.queued = 0;
   if (const auto found = gpus_.find(one.gpu);

@@ -138,6 +138,9 @@ int connect_to_daemon() noexcept {
   message said;
   said.kind = message_kind::hello;
   said.numbers = {used_bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
+  for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
+    said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon
+  }
   if (!set_name(said, vgpu_name())) {
     return EINVAL;
   }
@@ -381,8 +384,7 @@ bool ask_memory(memory_facts& facts) noexcept {
   }
   const uncancelled whole;
   const std::lock_guard lock(asking);
-  message said;
-  said.kind = message_kind::memory;
+  message said{.kind = message_kind::memory};
   const bool is_answered = ask(said) == 0 && said.error == 0;
   const std::lock_guard state_lock(state);
   if (is_answered) {
@@ -408,9 +410,7 @@ bool use_gpu(const gpu_facts& facts) noexcept {
       return false;
     }
   }
-  message said;
-  said.kind = message_kind::gpu;
-  said.numbers = {facts.number, facts.total, facts.free};
+  message said{.kind = message_kind::gpu, .numbers = {facts.number, facts.total, facts.free}};
   static_cast<void>(ask(said));  // a daemon that comes later hears of it in hello
   return true;
 }
@@ -439,24 +439,59 @@ turn_words read_turn() noexcept {
 
 void set_off_gpu(bool is_off) noexcept { is_off_gpu.store(is_off, std::memory_order_relaxed); }
 
-int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
+int ask_daemon(message& said) noexcept {
   const uncancelled whole;
   const std::lock_guard lock(asking);
-  message said;
-  said.kind = message_kind::turn;
-  said.numbers = {static_cast<std::uint64_t>(what), a, b};
   const int error = ask(said);
   return error != 0 ? ENOTCONN : said.error;
 }
 
+int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
+  message said{.kind = message_kind::turn, .numbers = {static_cast<std::uint64_t>(what), a, b}};
+  return ask_daemon(said);
+}
+
 int ask_for_host_memory(std::uint64_t bytes) noexcept {
-  const uncancelled whole;
-  const std::lock_guard lock(asking);
-  message said;
-  said.kind = message_kind::host;
-  said.numbers = {bytes};
-  const int error = ask(said);
-  return error != 0 ? ENOTCONN : said.error;
+  message said{.kind = message_kind::host, .numbers = {bytes}};
+  return ask_daemon(said);
+}
+
+// --- Counts ---
+
+counts_question read_question() noexcept {
+  const std::lock_guard lock(state);
+  if (page == nullptr) {
+    return {};
+  }
+  const std::uint32_t asked = page->asked.load(std::memory_order_relaxed);
+  return {asked, asked == page->answered.load(std::memory_order_relaxed),
+          page->known_names.load(std::memory_order_relaxed)};
+}
+
+namespace {
+
+/** Stores counts in the page, if there is one. `state` is held. */
+void store(const own_counts& counts) noexcept {
+  for (std::size_t i = 0; page != nullptr && i < own_counters; ++i) {
+    page->counts[i].store(counts[i], std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+void publish_counts(std::uint32_t asked, const own_counts& counts) noexcept {
+  const std::lock_guard lock(state);
+  store(counts);
+  if (page != nullptr) {
+    // Release: the daemon that sees this sees the counts.
+    page->answered.store(asked, std::memory_order_release);
+  }
+}
+
+void publish_last_counts(const own_counts& counts) noexcept {
+  if (const std::unique_lock lock(state, std::try_to_lock); lock) {
+    store(counts);
+  }
 }
 
 bool has_daemon() noexcept { return !daemon_link.is_hung_up(); }
