@@ -135,8 +135,7 @@ int map_page(int file) noexcept {
 /** Connects, and says hello with what is in use. Returns an errno. `asking` is held. */
 int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
-  message said;
-  said.kind = message_kind::hello;
+  message said{.kind = message_kind::hello};
   said.numbers = {used_bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
   for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
     said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon
@@ -267,9 +266,8 @@ int try_to_use(std::uint64_t bytes) noexcept {
   int error = 0;
   {
     const std::lock_guard lock(asking);
-    message said;
-    said.kind = message_kind::want;
-    said.numbers = {bytes, seen.number, seen.total, seen.free};
+    message said{.kind = message_kind::want,
+                 .numbers = {bytes, seen.number, seen.total, seen.free}};
     const int unanswered = ask(said);
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
