@@ -22,7 +22,8 @@ inline constexpr std::uint32_t protocol_version = 2;
  * From clients, which are programs under gdev:
  *   hello    name; of a client that comes back to a daemon: bytes in use, 1 if it is off its GPU,
  *            number and bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
- *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU; EACCES: not this user's
+ *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU;
+ *            EACCES: not this user's
  *   want     bytes, and as of gpu (number 0: none): the daemon takes the bytes into use. Answer:
  *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
  *            others must leave the GPU first; a signal says when to ask again
