@@ -37,6 +37,7 @@ struct vgpu_policy {
   std::uint64_t reserve = 0;  // as much of the GPU is never taken away from its clients
   int priority = 0;           // the higher one is served first, and leaves last
   full_policy when_full = full_policy::swap;
+  std::uint64_t end_after_s = 0;  // a client that cannot leave for so long is ended; 0: never
 };
 
 struct vgpu_report {

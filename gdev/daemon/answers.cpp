@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/saturating.hpp"
 #include "daemon/connection.hpp"
 #include "daemon/server.hpp"
 
@@ -26,7 +27,9 @@ void put(message& said, std::string_view name, std::initializer_list<std::uint64
   std::copy(numbers.begin(), numbers.end(), said.numbers.begin());
 }
 
-/** Stores a policy of three numbers. Returns false if one of them is none. */
+constexpr std::uint64_t end_after_s_max = 1'000'000'000;
+
+/** Stores a policy of four numbers. Returns false if one of them is none. */
 bool read_policy(const std::uint64_t* numbers, vgpu_policy& policy) noexcept {
   constexpr std::int64_t priority_max = 1000;
   if (numbers[0] != unchanged) {
@@ -44,6 +47,12 @@ bool read_policy(const std::uint64_t* numbers, vgpu_policy& policy) noexcept {
       return false;
     }
     policy.when_full = static_cast<full_policy>(numbers[2]);
+  }
+  if (numbers[3] != unchanged) {
+    if (numbers[3] > end_after_s_max) {
+      return false;
+    }
+    policy.end_after_s = numbers[3];
   }
   return true;
 }
@@ -133,7 +142,7 @@ message server::answer_client(connection& from, const message& asked) {
   switch (asked.kind) {
     case message_kind::want:
       turns_.use_gpu(from.id, numbers[1], units_of(numbers[2]), units_of(numbers[3]), now());
-      said.error = turns_.want(from.id, units_of(numbers[0]), now());
+      said.error = turns_.want(from.id, units_of(numbers[0]), numbers[4] != 0, now());
       put_memory(from, said);
       break;
     case message_kind::memory: put_memory(from, said); break;
@@ -148,15 +157,18 @@ message server::answer_client(connection& from, const message& asked) {
       break;
     case message_kind::unknown: said.error = add_unknown(from, asked); break;
     default: {  // host
-      std::uint64_t others = 0;
+      std::uint64_t memory = numbers[0];
+      std::uint64_t files = numbers[1];
       for (const auto& [id, one] : connections_) {
-        others += id != from.id ? one->host_bytes : 0;
+        memory = sum(memory, id != from.id ? one->host_bytes : 0);
+        files = sum(files, id != from.id ? one->file_bytes : 0);
       }
-      const std::uint64_t most = turns_.settings().host * account_unit;
-      if (others > most || numbers[0] > most - others) {
+      if (memory > turns_.settings().host * account_unit ||
+          files > turns_.settings().files * account_unit) {
         said.error = ENOMEM;
       } else {
         from.host_bytes = numbers[0];
+        from.file_bytes = numbers[1];
       }
       break;
     }
@@ -181,7 +193,7 @@ message server::answer_query(const message& asked) const {
           {one.limit * account_unit, one.used * account_unit, one.granted * account_unit,
            one.clients, one.refusals, one.owner, one.policy.reserve * account_unit,
            signed_number(one.policy.priority), static_cast<std::uint64_t>(one.policy.when_full),
-           one.number, one.held * account_unit});
+           one.policy.end_after_s, one.number, one.held * account_unit});
       return said;
     }
   } else if (asked.kind == message_kind::clients) {
@@ -268,14 +280,17 @@ message server::answer_command(const message& asked) {
       chosen.host = numbers[2] == unchanged
                         ? chosen.host
                         : std::min<std::uint64_t>(units_of(numbers[2]), account_units_max);
+      chosen.files = numbers[3] == unchanged
+                         ? chosen.files
+                         : std::min<std::uint64_t>(units_of(numbers[3]), account_units_max);
       if (chosen.capacity == 0 || chosen.spare >= chosen.capacity) {
         said.error = EINVAL;
         break;
       }
       turns_.change(chosen, now());
       put(said, "",
-          {chosen.capacity * account_unit, chosen.spare * account_unit,
-           chosen.host * account_unit});
+          {chosen.capacity * account_unit, chosen.spare * account_unit, chosen.host * account_unit,
+           chosen.files * account_unit});
       break;
     }
   }
@@ -357,14 +372,15 @@ void server::load() {
       std::uint64_t owner = 0;
       vgpu_policy policy;
       int when_full = 0;
-      is_right =
-          (words >> vgpu >> limit >> owner >> policy.reserve >> policy.priority >> when_full) &&
-          when_full >= 0 && when_full <= static_cast<int>(full_policy::fail);
+      is_right = (words >> vgpu >> limit >> owner >> policy.reserve >> policy.priority >>
+                  when_full >> policy.end_after_s) &&
+                 policy.end_after_s <= end_after_s_max && when_full >= 0 &&
+                 when_full <= static_cast<int>(full_policy::fail);
       policy.when_full = static_cast<full_policy>(when_full);
       is_right = is_right && accounts_.add(vgpu, limit, owner, policy) == 0;
     } else if (what == "gpus") {
       turn_settings chosen;
-      is_right = (words >> chosen.capacity >> chosen.spare >> chosen.host) &&
+      is_right = (words >> chosen.capacity >> chosen.spare >> chosen.host >> chosen.files) &&
                  chosen.capacity > chosen.spare;
       turns_.change(chosen, now());
     }
@@ -379,10 +395,12 @@ int server::save() const {
   const std::string made = name + ".new";
   const turn_settings& chosen = turns_.settings();
   std::ostringstream text;
-  text << "gpus " << chosen.capacity << ' ' << chosen.spare << ' ' << chosen.host << '\n';
+  text << "gpus " << chosen.capacity << ' ' << chosen.spare << ' ' << chosen.host << ' '
+       << chosen.files << '\n';
   for (const vgpu_report& one : accounts_.vgpus()) {
     text << "vgpu " << one.name << ' ' << one.limit << ' ' << one.owner << ' ' << one.policy.reserve
-         << ' ' << one.policy.priority << ' ' << static_cast<int>(one.policy.when_full) << '\n';
+         << ' ' << one.policy.priority << ' ' << static_cast<int>(one.policy.when_full) << ' '
+         << one.policy.end_after_s << '\n';
   }
   const std::string written = text.str();
   const file_descriptor file(

@@ -5,6 +5,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -104,6 +105,7 @@ void server::run() {
   while (!is_stopped_) {
     std::array<epoll_event, 64> events{};
     const std::uint64_t next = turns_.tick(now());
+    end_clients();
     send_signals();
     const std::uint64_t left = next == turns::never ? next : next - std::min(next, now());
     // Rounded up: else the daemon would wake for nothing until the time has come.
@@ -182,6 +184,16 @@ void server::accept_some() {
 
 void server::watch_process(const connection& of) const {
   watch(of.process.number(), of.id << kind_bits | of_process);
+}
+
+void server::end_clients() {
+  for (const client_id id : turns_.take_ended()) {
+    // The pidfd is of the process that joined, whatever has its number now.
+    if (const auto found = connections_.find(id);
+        found != connections_.end() && found->second->process) {
+      syscall(SYS_pidfd_send_signal, found->second->process.number(), SIGKILL, nullptr, 0);
+    }
+  }
 }
 
 void server::send_signals() {

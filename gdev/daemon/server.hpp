@@ -54,6 +54,8 @@ class server {
   void watch_process(const connection& of) const;
   /** Wakes the clients whose page has changed. */
   void send_signals();
+  /** Kills the clients that keep others waiting for too long. */
+  void end_clients();
   static std::uint64_t now() noexcept;  // nanoseconds
 
   // observing.cpp

@@ -20,6 +20,9 @@ constexpr std::uint64_t reserved_ns_max = 2 * second_ns;
 void turns::change(const turn_settings& chosen, std::uint64_t now) {
   settings_ = chosen;
   for (const auto& [number, of] : gpus_) {
+    if (rooms_of(number) > capacity_of(number)) {
+      reclaim(number, 0);
+    }
     schedule(number, now);
   }
 }
@@ -69,7 +72,7 @@ void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std
   std::uint64_t present = 0;
   for (const auto& [other_id, other] : clients_) {
     if (other.gpu == number) {
-      present += wired(other) + other.page->resident.load(std::memory_order_relaxed);
+      present += wired(other) + resident(other);
     }
   }
   of.unaccounted = std::min(less(less(total, free), present), of.total);
@@ -79,9 +82,14 @@ void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std
   const std::uint64_t rooms = rooms_of(number);
   if (rooms > capacity_of(number) && one.now == phase::entering) {
     // It was given room that is not there: it waits again.
-    one.room = std::max(less(one.room, rooms - capacity_of(number)), wired(one));
+    const std::uint64_t left = less(one.room, rooms - capacity_of(number));
+    give_room(one, std::min(one.room, std::max(left, wired(one) + resident(one))));
     enqueue(one, now);
-    of.partial = of.partial == 0 ? id : of.partial;
+    if (of.partial == 0) {
+      of.partial = id;
+    } else if (of.partial != id) {
+      send_back(one, now);  // two with a part each could wait for each other
+    }
   }
   schedule(number, now);
 }
@@ -92,7 +100,7 @@ void turns::come_back_out(client_id id, std::uint64_t now) {
   }
 }
 
-int turns::want(client_id id, std::uint64_t units, std::uint64_t now) {
+int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
     return ENOENT;
@@ -100,6 +108,12 @@ int turns::want(client_id id, std::uint64_t units, std::uint64_t now) {
   client& one = found->second;
   if (one.now != phase::in || now < settled_ns_) {
     return EAGAIN;  // a call that began before its turn ended
+  }
+  if (is_elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
+    const std::uint64_t needed = accounts_.used(id) + units;
+    const int error = accounts_.want(id, units, less(needed, accounts_.granted(id)));
+    one.elsewhere += error == 0 ? units : 0;
+    return error;
   }
   const auto spare = [&] {
     return one.gpu == 0 ? account_units_max
@@ -119,7 +133,7 @@ int turns::want(client_id id, std::uint64_t units, std::uint64_t now) {
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
   if (when_full == full_policy::fail || used(one) + units > less(most_for(id), settings_.spare) ||
-      (when_full == full_policy::swap && host_for(one, units) > settings_.host)) {
+      (when_full == full_policy::swap && host_for(one, units) > settings_.host + settings_.files)) {
     accounts_.refuse(id);
     return ENOMEM;
   }
@@ -138,9 +152,10 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
   client& one = found->second;
   const auto moved = [&] {
     one.moving_ns = sum(one.moving_ns, b);
-    if (a > std::uint64_t{64} << 20 && b > 0 && a < std::uint64_t{1} << 44) {
-      gpus_[one.gpu].bytes_per_s = std::max<std::uint64_t>(
-          static_cast<std::uint64_t>(static_cast<double>(a) * 1e9 / static_cast<double>(b)), 1);
+    const auto of = gpus_.find(one.gpu);
+    if (of != gpus_.end() && a > std::uint64_t{64} << 20 && b > 0) {
+      const double speed = static_cast<double>(a) * second_ns / static_cast<double>(b);
+      of->second.bytes_per_s = static_cast<std::uint64_t>(std::clamp(speed, 1.0, 1e15));
     }
   };
   switch (what) {
@@ -163,12 +178,18 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.room = std::min(one.room, wired(one) + std::min(a / account_unit + 1, swappable(one)));
       break;
     case turn_event::left:
+      if (one.now == phase::in) {
+        begin_leaving(one, now);  // it came back just before it left, as an earlier daemon ordered
+      }
       if (one.now != phase::leaving) {
         return EINVAL;
       }
+      one.room = std::min(one.room, wired(one));
       one.now = phase::out;
+      one.page->order.store(order_out, std::memory_order_relaxed);
       one.since_ns = now;
       one.stays = 0;
+      one.blocking_ns = 0;
       one.bytes_out = sum(one.bytes_out, a);
       moved();
       if (one.queued == 0 && (one.has_work || one.pending != 0)) {
@@ -176,8 +197,8 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       break;
     case turn_event::stays:
-      if (one.now != phase::leaving) {
-        return EINVAL;
+      if (one.now != phase::leaving || one.room < granted(one)) {
+        return EINVAL;  // what it has released may be another one's
       }
       one.stays = static_cast<int>(std::min<std::uint64_t>(a, 4095));
       if (one.is_paused) {
@@ -188,10 +209,16 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       order(one, 0);
       break;
     case turn_event::entered:
-      if (one.now != phase::entering || one.queued != 0) {
+      if (one.now == phase::in) {
+        return 0;  // it came back as one that has entered
+      }
+      if (one.now != phase::entering) {
         return EINVAL;
       }
-      accounts_.take_back(id);
+      if (one.queued != 0) {
+        return EAGAIN;  // some of its room was taken back (use_gpu)
+      }
+      take_back(one);
       one.now = phase::in;
       one.since_ns = now;
       one.reserved = one.pending;
@@ -226,23 +253,33 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
 }
 
 std::uint64_t turns::tick(std::uint64_t now) {
-  std::uint64_t next = never;
   for (auto& [id, one] : clients_) {
-    if (one.reserved != 0) {
-      const std::uint64_t over = sum(one.reserved_ns, reserved_ns_max);
-      if (over <= now) {
-        one.reserved = 0;
-        schedule(one.gpu, now);
-      } else {
-        next = std::min(next, over);
-      }
+    const std::uint64_t patience_s = accounts_.policy_of(id).end_after_s;
+    if (one.blocking_ns != 0 && patience_s != 0 && !one.is_paused &&
+        sum(one.blocking_ns, patience_s * second_ns) <= now) {
+      one.blocking_ns = 0;
+      ended_.insert(id);
+    }
+    if (one.reserved != 0 && sum(one.reserved_ns, reserved_ns_max) <= now) {
+      one.reserved = 0;
+      schedule(one.gpu, now);
     }
   }
+  std::uint64_t next = never;
   for (auto& [number, of] : gpus_) {
     if (of.deadline_ns <= now) {
       schedule(number, now);
     }
     next = std::min(next, of.deadline_ns);
+  }
+  for (const auto& [id, one] : clients_) {  // also of those that got it just now
+    if (one.reserved != 0) {
+      next = std::min(next, sum(one.reserved_ns, reserved_ns_max));
+    }
+    const std::uint64_t patience_s = accounts_.policy_of(id).end_after_s;
+    if (one.blocking_ns != 0 && patience_s != 0 && !one.is_paused) {
+      next = std::min(next, sum(one.blocking_ns, patience_s * second_ns));
+    }
   }
   return next;
 }

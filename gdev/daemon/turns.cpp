@@ -1,6 +1,7 @@
 #include "daemon/turns.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/saturating.hpp"
@@ -13,7 +14,7 @@ constexpr std::uint64_t second_ns = 1'000'000'000;
 /** Assumed until a move was measured. */
 constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
 /** A turn takes so many times what moving the client's memory takes. */
-constexpr std::uint64_t turn_factor = 9;
+constexpr double turn_factor = 9;
 /** How often waiting clients are looked at, where no message comes. */
 constexpr std::uint64_t look_again_ns = second_ns / 10;
 
@@ -21,18 +22,29 @@ constexpr std::uint64_t look_again_ns = second_ns / 10;
 
 // --- Amounts ---
 
-std::uint64_t turns::used(const client& one) const { return accounts_.used(one.id); }
+std::uint64_t turns::used(const client& one) const {
+  return less(accounts_.used(one.id), one.elsewhere);
+}
+
+std::uint64_t turns::granted(const client& one) const {
+  return less(accounts_.granted(one.id), one.elsewhere);
+}
 
 std::uint64_t turns::swappable(const client& one) const {
   return std::min<std::uint64_t>(one.page->swappable.load(std::memory_order_relaxed), used(one));
+}
+
+std::uint64_t turns::resident(const client& one) const {
+  return std::min<std::uint64_t>(one.page->resident.load(std::memory_order_relaxed),
+                                 swappable(one));
 }
 
 std::uint64_t turns::wired(const client& one) const { return used(one) - swappable(one); }
 
 std::uint64_t turns::room(const client& one) const {
   switch (one.now) {
-    case phase::in: return accounts_.granted(one.id) + one.reserved;
-    case phase::out: return wired(one);
+    case phase::in: return granted(one) + one.reserved;
+    case phase::out:
     case phase::leaving:
     case phase::entering: break;
   }
@@ -44,9 +56,9 @@ std::uint64_t turns::releasable(const client& one) const { return less(room(one)
 /** What a waiting client needs beside its room. */
 std::uint64_t turns::lacking(const client& one) const {
   if (one.now == phase::in) {
-    return less(used(one) + one.pending, accounts_.granted(one.id) + one.reserved);
+    return less(used(one) + one.pending, granted(one) + one.reserved);
   }
-  return less(used(one) + one.pending, room(one));
+  return less(granted(one) + one.pending, one.room);
 }
 
 std::uint64_t turns::rooms_of(std::uint64_t which) const {
@@ -97,9 +109,11 @@ std::uint64_t turns::turn_ns(const client& one) const {
   const std::uint64_t speed = found == gpus_.end() || found->second.bytes_per_s == 0
                                   ? bytes_per_s_guess
                                   : found->second.bytes_per_s;
-  const std::uint64_t bytes = swappable(one) * account_unit;  // below 2^43
-  const std::uint64_t move_ns = bytes / speed * second_ns + bytes % speed * second_ns / speed;
-  return std::clamp(turn_factor * move_ns, settings_.shortest_ns, settings_.longest_ns);
+  const auto bytes = static_cast<double>(swappable(one) * account_unit);
+  const double turn_s = turn_factor * bytes / static_cast<double>(speed);
+  const double most_s = static_cast<double>(settings_.longest_ns) / second_ns;
+  return std::max(static_cast<std::uint64_t>(std::min(turn_s, most_s) * second_ns),
+                  settings_.shortest_ns);
 }
 
 // --- The queue of clients that wait for room ---
@@ -122,18 +136,46 @@ void turns::dequeue(client& one, std::uint64_t now) {
   }
 }
 
-turns::client* turns::first_waiting(std::uint64_t which) {
+/** Tells whether a client's request waits until others free memory, and makes none leave. */
+bool turns::is_patient(const client& one) const {
+  return one.now == phase::in && accounts_.policy_of(one.id).when_full != full_policy::swap;
+}
+
+/** What can never fit waits for nothing. Returns false if the client must stay off the GPU. */
+bool turns::give_up_what_cannot_fit(client& one, std::uint64_t now) {
+  const std::uint64_t most = less(most_for(one.id), settings_.spare);
+  if (used(one) + one.pending > most && one.pending != 0) {
+    one.pending = 0;  // it asks again, and is refused
+    if (one.now == phase::in) {
+      dequeue(one, now);
+      signals_.insert(one.id);
+      return false;
+    }
+  }
+  if (used(one) > most) {
+    if (one.now == phase::entering) {
+      send_back(one, now);
+    }
+    return false;
+  }
+  return true;
+}
+
+turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
   if (const auto found = gpus_.find(which); found != gpus_.end() && found->second.partial != 0) {
-    return &clients_.at(found->second.partial);
+    client& one = clients_.at(found->second.partial);
+    if (give_up_what_cannot_fit(one, now)) {
+      return &one;
+    }
   }
   client* first = nullptr;
   for (auto& [id, one] : clients_) {
     if (one.gpu != which || one.queued == 0 || one.now == phase::leaving || one.is_paused ||
-        used(one) + one.pending > less(most_for(id), settings_.spare)) {
+        !give_up_what_cannot_fit(one, now)) {
       continue;
     }
     const auto rank = [this](const client& of) {
-      return std::pair(-accounts_.policy_of(of.id).priority, of.queued);
+      return std::tuple(is_patient(of), -accounts_.policy_of(of.id).priority, of.queued);
     };
     if (first == nullptr || rank(one) < rank(*first)) {
       first = &one;
@@ -159,15 +201,27 @@ void turns::set_contended(std::uint64_t which, const client* by) {
   }
 }
 
+std::set<client_id> turns::take_ended() noexcept { return std::exchange(ended_, {}); }
+
 std::set<client_id> turns::take_signals() noexcept { return std::exchange(signals_, {}); }
 
 // --- Decisions ---
+
+/** Takes back what a client was granted and does not use, and learns what it has elsewhere. */
+void turns::take_back(client& one) {
+  const std::uint64_t before = granted(one);
+  accounts_.take_back(one.id);
+  const std::uint64_t all = accounts_.granted(one.id);
+  const std::uint64_t said = one.page->elsewhere.load(std::memory_order_relaxed);
+  // Whatever it says, it has no more room here than before.
+  one.elsewhere = std::max(std::min(said, all), less(all, before));
+}
 
 /** Takes back what the clients of a GPU were granted and do not use. */
 void turns::reclaim(std::uint64_t which, client_id but) {
   for (auto& [id, one] : clients_) {
     if (one.gpu == which && id != but && one.now == phase::in) {
-      accounts_.take_back(id);
+      take_back(one);
     }
   }
 }
@@ -175,7 +229,7 @@ void turns::reclaim(std::uint64_t which, client_id but) {
 /** Tells whether a client could leave for another one, when its turn is over. */
 bool turns::may_leave_for(const client& one, const client& by) const {
   if (one.id == by.id || one.gpu != by.gpu || one.now != phase::in || releasable(one) == 0 ||
-      accounts_.policy_of(by.id).when_full != full_policy::swap) {
+      is_patient(by)) {
     return false;
   }
   std::uint64_t in_sum = 0;  // of its virtual GPU
@@ -225,12 +279,23 @@ bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
 }
 
 void turns::begin_leaving(client& one, std::uint64_t now) {
-  accounts_.take_back(one.id);
-  one.room = accounts_.granted(one.id);
+  take_back(one);
+  one.room = granted(one);
   one.reserved = 0;
   one.now = phase::leaving;
   one.since_ns = now;
-  order(one, order_out);
+  one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
+  order(one, order_out | order_report);
+}
+
+/** Ends the entering of a client before it has its room: it leaves again, and keeps its place. */
+void turns::send_back(client& one, std::uint64_t now) {
+  if (gpu& of = gpus_.at(one.gpu); of.partial == one.id) {
+    of.partial = 0;
+  }
+  one.now = phase::leaving;
+  one.since_ns = now;
+  order(one, order_out | order_report);
 }
 
 /** Returns when the next turn is over, of those that keep others waiting. */
@@ -247,12 +312,25 @@ std::uint64_t turns::next_end(std::uint64_t which, std::uint64_t now) const {
 }
 
 void turns::schedule(std::uint64_t which, std::uint64_t now) {
+  if (which == 0) {
+    admit_without_gpu(now);
+    return;
+  }
   const auto found = gpus_.find(which);
   if (found == gpus_.end()) {
     return;
   }
   gpu& of = found->second;
-  while (client* const first = first_waiting(which)) {
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == which && one.now == phase::out) {
+      one.room = std::min(one.room, wired(one));  // it may have freed; it cannot have more
+    }
+  }
+  if (now < settled_ns_) {
+    of.deadline_ns = settled_ns_;  // what is free may be a client's that has not come back yet
+    return;
+  }
+  while (client* const first = first_waiting(which, now)) {
     if (!admit(of, *first, now)) {
       of.deadline_ns = next_end(which, now);
       return;
@@ -262,11 +340,39 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
     return one.second.gpu == which && one.second.queued != 0;
   });
   of.deadline_ns = has_waiting ? now + look_again_ns : never;
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == which && one.now == phase::in) {
+      one.blocking_ns = 0;  // nobody waits for it any more
+    }
+  }
   set_contended(which, nullptr);
+}
+
+/** Tells a client that enters its room. */
+void turns::give_room(client& one, std::uint64_t units) {
+  one.room = units;
+  one.page->room.store(static_cast<std::uint32_t>(units), std::memory_order_relaxed);
+  order(one, 0);
+  signals_.insert(one.id);
+}
+
+/** Clients that have used no GPU yet wait for nothing, but for the end of a pause. */
+void turns::admit_without_gpu(std::uint64_t now) {
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == 0 && one.now == phase::out && one.queued != 0 && !one.is_paused) {
+      one.now = phase::entering;
+      one.since_ns = now;
+      give_room(one, granted(one) + one.pending);
+      dequeue(one, now);
+    }
+  }
 }
 
 /** Gives the first waiting client of a GPU what is there. Returns false if it must wait on. */
 bool turns::admit(gpu& of, client& first, std::uint64_t now) {
+  if (first.now != phase::in) {
+    take_back(first);  // else it could use again what it frees, without room for it
+  }
   const std::uint64_t needed = lacking(first);
   if (less(free_of(first.gpu), settings_.spare) < needed) {
     reclaim(first.gpu, first.id);
@@ -292,17 +398,13 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
   }
   // It may begin with a part, and with what is spare: the rest comes.
   if (first.now == phase::out) {
-    accounts_.take_back(first.id);
     first.room = room(first);
     first.now = phase::entering;
     first.since_ns = now;
-    of.partial = first.id;
   }
+  of.partial = first.id;
   const std::uint64_t given = std::min(free, needed);
-  first.room += given;
-  first.page->room.store(static_cast<std::uint32_t>(first.room), std::memory_order_relaxed);
-  order(first, 0);
-  signals_.insert(first.id);
+  give_room(first, first.room + given);
   if (given < needed) {
     return false;
   }

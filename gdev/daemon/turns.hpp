@@ -43,6 +43,7 @@ struct turn_settings {
   std::uint64_t capacity = account_units_max;  // most of each GPU that clients may have together
   std::uint64_t spare = 0;                     // of that: only for clients that enter
   std::uint64_t host = account_units_max;      // of the host's memory, for what is off the GPUs
+  std::uint64_t files = 0;                     // beside that, in files
 };
 
 struct turn_report {
@@ -93,10 +94,13 @@ class turns {
   /**
    * Takes units into use, as accounts::want(). ENOMEM: the limit, or more than the GPU could have,
    * or others had to leave and the host has no room for all. EAGAIN: others must leave first; the
-   * client is signalled when it should ask again.
+   * client is signalled when it should ask again. is_elsewhere: they are for another GPU.
    */
-  int want(client_id id, std::uint64_t units, std::uint64_t now);
-  /** Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave. */
+  int want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now);
+  /**
+   * Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave; EAGAIN:
+   * it has not the room to have entered.
+   */
   int happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t b, std::uint64_t now);
   /** Takes a client off its GPU until it may go on. ENOENT. */
   int pause(client_id id, bool is_paused, std::uint64_t now);
@@ -105,6 +109,8 @@ class turns {
   std::uint64_t tick(std::uint64_t now);
   /** Returns the clients whose page has changed: they must be signalled. */
   [[nodiscard]] std::set<client_id> take_signals() noexcept;
+  /** Returns the clients that must be ended: they keep others waiting for longer than they may. */
+  [[nodiscard]] std::set<client_id> take_ended() noexcept;
 
   /** Returns what the client could have of its GPU, without other clients. */
   [[nodiscard]] std::uint64_t most_for(client_id id) const;
@@ -119,15 +125,17 @@ class turns {
     client_id id = 0;
     client_page* page = nullptr;
     std::uint64_t gpu = 0;
+    std::uint64_t elsewhere = 0;  // of its grant: for other GPUs
     phase now = phase::in;
     std::uint64_t since_ns = 0;
-    std::uint64_t room = 0;         // leaving and entering
+    std::uint64_t room = 0;         // leaving, out (at most) and entering
     std::uint64_t reserved = 0;     // in, for `pending`
     std::uint64_t reserved_ns = 0;  // when it was
     std::uint64_t pending = 0;      // what it wants and could not get yet
     std::uint64_t queued = 0;       // place in the order of arrival; 0: it does not wait
     std::uint64_t queued_ns = 0;
     std::uint64_t stuck_until_ns = 0;  // it could not leave
+    std::uint64_t blocking_ns = 0;     // since when it should have left; 0: it need not
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
     int stays = 0;
@@ -146,8 +154,10 @@ class turns {
     std::uint64_t deadline_ns = never;
   };
 
-  [[nodiscard]] std::uint64_t used(const client& one) const;
+  [[nodiscard]] std::uint64_t used(const client& one) const;  // on its GPU
+  [[nodiscard]] std::uint64_t granted(const client& one) const;
   [[nodiscard]] std::uint64_t swappable(const client& one) const;
+  [[nodiscard]] std::uint64_t resident(const client& one) const;
   [[nodiscard]] std::uint64_t wired(const client& one) const;
   [[nodiscard]] std::uint64_t room(const client& one) const;
   [[nodiscard]] std::uint64_t releasable(const client& one) const;
@@ -157,16 +167,22 @@ class turns {
   [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
-  [[nodiscard]] client* first_waiting(std::uint64_t which);
+  [[nodiscard]] bool is_patient(const client& one) const;
+  bool give_up_what_cannot_fit(client& one, std::uint64_t now);
+  [[nodiscard]] client* first_waiting(std::uint64_t which, std::uint64_t now);
+  void take_back(client& one);
   void reclaim(std::uint64_t which, client_id but);
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);
+  void send_back(client& one, std::uint64_t now);
   void enqueue(client& one, std::uint64_t now);
   void dequeue(client& one, std::uint64_t now);
   void order(client& one, std::uint32_t bits);
   void set_contended(std::uint64_t which, const client* by);
   [[nodiscard]] std::uint64_t next_end(std::uint64_t which, std::uint64_t now) const;
   void schedule(std::uint64_t which, std::uint64_t now);
+  void give_room(client& one, std::uint64_t units);
+  void admit_without_gpu(std::uint64_t now);
   bool admit(gpu& of, client& first, std::uint64_t now);
 
   accounts& accounts_;
@@ -174,6 +190,7 @@ class turns {
   std::map<client_id, client> clients_;
   std::map<std::uint64_t, gpu> gpus_;
   std::set<client_id> signals_;
+  std::set<client_id> ended_;
   std::uint64_t next_place_ = 1;
   std::uint64_t settled_ns_ = 0;
 };

@@ -22,6 +22,8 @@
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/held_page.hpp"
+#include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
@@ -51,6 +53,7 @@ bool was_refused = false;  // and said so
 gpu_facts home;            // the GPU on which this process takes turns
 std::uint32_t swappable_units = 0;
 std::uint32_t resident_units = 0;
+std::uint64_t elsewhere_bytes = 0;
 
 std::atomic<bool> joined = false;
 std::atomic<bool> is_off_gpu = false;  // or about to be
@@ -97,6 +100,7 @@ void in_child() noexcept {
   forget_ledgers();
   forget_attachments();
   forget_gate();
+  forget_ipc();
   forget_turns();
   daemon_link.close();
   signals.close();
@@ -111,11 +115,21 @@ void in_child() noexcept {
   home = {};
   swappable_units = 0;
   resident_units = 0;
+  elsewhere_bytes = 0;
   is_off_gpu.store(false, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
 }
 
 void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, in_child); }
+
+/** Adds to what is on other GPUs. `state` is held. */
+void note_elsewhere(std::uint64_t change) noexcept {
+  elsewhere_bytes += change;
+  if (page != nullptr) {
+    page->elsewhere.store(static_cast<std::uint32_t>(units_of(elsewhere_bytes)),
+                          std::memory_order_relaxed);
+  }
+}
 
 /** Maps a page that the daemon sent. Returns an errno. `state` is held. */
 int map_page(int file) noexcept {
@@ -129,6 +143,7 @@ int map_page(int file) noexcept {
   page = static_cast<client_page*>(made);
   page->swappable.store(swappable_units, std::memory_order_relaxed);
   page->resident.store(resident_units, std::memory_order_relaxed);
+  note_elsewhere(0);
   return page->version == protocol_version ? 0 : EPROTO;
 }
 
@@ -253,7 +268,7 @@ bool has_joined() noexcept { return joined.load(std::memory_order_relaxed); }
 namespace {
 
 /** Asks for bytes once. Returns as use_memory(), or EAGAIN: others must leave the GPU first. */
-int try_to_use(std::uint64_t bytes) noexcept {
+int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
   // A grant of a daemon that is gone may not be what a new one knows.
   if (!daemon_link.is_hung_up()) {
     const std::lock_guard lock(state);
@@ -266,8 +281,9 @@ int try_to_use(std::uint64_t bytes) noexcept {
   int error = 0;
   {
     const std::lock_guard lock(asking);
-    message said{.kind = message_kind::want,
-                 .numbers = {bytes, seen.number, seen.total, seen.free}};
+    message said{
+        .kind = message_kind::want,
+        .numbers = {bytes, seen.number, seen.total, seen.free, std::uint64_t{is_elsewhere}}};
     const int unanswered = ask(said);
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
@@ -308,15 +324,19 @@ int try_to_use(std::uint64_t bytes) noexcept {
 
 }  // namespace
 
-int use_memory(std::uint64_t bytes) noexcept {
+int use_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   const uncancelled whole;
   constexpr std::chrono::seconds patience{10};
   const steady_clock::time_point said_at = steady_clock::now() + patience;
   bool has_said = false;
   for (;;) {
     const std::uint32_t seen = signal_count.load(std::memory_order_acquire);
-    const int error = try_to_use(bytes);
+    const int error = try_to_use(bytes, is_elsewhere);
     if (error != EAGAIN) {
+      if (error == 0 && is_elsewhere) {
+        const std::lock_guard lock(state);
+        note_elsewhere(bytes);
+      }
       note_signal();  // of what this one waited for, another thread may get the rest
       return error;
     }
@@ -340,14 +360,18 @@ void note_signal() noexcept {
   syscall(SYS_futex, &signal_count, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void free_memory(std::uint64_t bytes) noexcept {
+void free_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   const std::lock_guard lock(state);
   if (page == nullptr || bytes > used_bytes) {
     return;  // of the parent, before a fork
   }
+  if (is_elsewhere) {
+    note_elsewhere(~bytes + 1);
+  }
   const std::uint64_t before = units_of(used_bytes);
   used_bytes -= bytes;
-  page->account.free(before - units_of(used_bytes));
+  // A grant for another GPU must not become one for this GPU.
+  page->account.free(before - units_of(used_bytes), is_elsewhere);
 }
 
 int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept {
@@ -391,7 +415,7 @@ bool ask_memory(memory_facts& facts) noexcept {
     known.used = std::max(known.used, used_bytes);
   }
   facts = known;
-  facts.own = used_bytes;
+  facts.own = used_bytes - elsewhere_bytes;
   return true;
 }
 
@@ -429,8 +453,8 @@ turn_words read_turn() noexcept {
     return {};
   }
   const std::uint64_t units = page->room.load(std::memory_order_relaxed);
-  const std::uint64_t wired =
-      units_of(used_bytes) - std::min<std::uint64_t>(units_of(used_bytes), swappable_units);
+  const std::uint64_t at_home = units_of(used_bytes - elsewhere_bytes);
+  const std::uint64_t wired = at_home - std::min<std::uint64_t>(at_home, swappable_units);
   return {page->order.load(std::memory_order_relaxed),
           (units - std::min(units, wired)) * account_unit};
 }
@@ -444,56 +468,15 @@ int ask_daemon(message& said) noexcept {
   return error != 0 ? ENOTCONN : said.error;
 }
 
-int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
-  message said{.kind = message_kind::turn, .numbers = {static_cast<std::uint64_t>(what), a, b}};
-  return ask_daemon(said);
-}
-
-int ask_for_host_memory(std::uint64_t bytes) noexcept {
-  message said{.kind = message_kind::host, .numbers = {bytes}};
-  return ask_daemon(said);
-}
-
-// --- Counts ---
-
-counts_question read_question() noexcept {
-  const std::lock_guard lock(state);
-  if (page == nullptr) {
-    return {};
-  }
-  const std::uint32_t asked = page->asked.load(std::memory_order_relaxed);
-  return {asked, asked == page->answered.load(std::memory_order_relaxed),
-          page->known_names.load(std::memory_order_relaxed)};
-}
-
-namespace {
-
-/** Stores counts in the page, if there is one. `state` is held. */
-void store(const own_counts& counts) noexcept {
-  for (std::size_t i = 0; page != nullptr && i < own_counters; ++i) {
-    page->counts[i].store(counts[i], std::memory_order_relaxed);
-  }
-}
-
-}  // namespace
-
-void publish_counts(std::uint32_t asked, const own_counts& counts) noexcept {
-  const std::lock_guard lock(state);
-  store(counts);
-  if (page != nullptr) {
-    // Release: the daemon that sees this sees the counts.
-    page->answered.store(asked, std::memory_order_release);
-  }
-}
-
-void publish_last_counts(const own_counts& counts) noexcept {
-  if (const std::unique_lock lock(state, std::try_to_lock); lock) {
-    store(counts);
-  }
-}
-
 bool has_daemon() noexcept { return !daemon_link.is_hung_up(); }
 
 int signal_file() noexcept { return signals.is_there() ? signals.number() : -1; }
+
+held_page::held_page(bool waits) noexcept : lock_(state, std::defer_lock) {
+  if (waits) {
+    lock_.lock();
+  }
+  page_ = waits || lock_.try_lock() ? page : nullptr;
+}
 
 }  // namespace gdev

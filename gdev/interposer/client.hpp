@@ -34,14 +34,15 @@ inline constexpr std::chrono::seconds retry_interval{5};
 /**
  * Takes bytes of the virtual GPU's memory into use.
  *
+ * is_elsewhere: they are for a GPU on which this process takes no turns.
  * Waits while others must leave the GPU first: until their turns are over. The caller holds no
  * submission (gate.hpp). Returns 0; ENOMEM: the limit, or more than the GPU can have; ENOTCONN: the
  * grant does not suffice and the daemon does not answer.
  */
-[[nodiscard]] int use_memory(std::uint64_t bytes) noexcept;
+[[nodiscard]] int use_memory(std::uint64_t bytes, bool is_elsewhere = false) noexcept;
 
 /** Returns what use_memory() took. */
-void free_memory(std::uint64_t bytes) noexcept;
+void free_memory(std::uint64_t bytes, bool is_elsewhere = false) noexcept;
 
 struct memory_facts {
   std::uint64_t limit = 0;  // bytes
@@ -88,6 +89,8 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 
 /** Asks for so many bytes of the host's memory, altogether. Returns 0, ENOMEM or ENOTCONN. */
 [[nodiscard]] int ask_for_host_memory(std::uint64_t bytes) noexcept;
+/** The same, for so many bytes in files. */
+[[nodiscard]] int ask_for_swap_files(std::uint64_t bytes) noexcept;
 
 /** Tells whether the connection is there. Waits for nothing. */
 [[nodiscard]] bool has_daemon() noexcept;

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "interposer/client.hpp"
+#include "interposer/deadline.hpp"
 #include "protocol/envelope.hpp"
 
 namespace gdev {
@@ -20,25 +21,6 @@ namespace gdev {
 namespace {
 
 using steady_clock = std::chrono::steady_clock;
-
-/** Waits until the socket is ready. Returns 0; ETIMEDOUT. Signals do not make it longer. */
-int wait_for(int file, short what, steady_clock::time_point deadline) noexcept {
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
-    if (left <= 0) {
-      return ETIMEDOUT;
-    }
-    pollfd ready{file, what, 0};
-    const int count = poll(&ready, 1, static_cast<int>(left));
-    if (count > 0) {
-      return 0;
-    }
-    if (count < 0 && errno != EINTR) {
-      return errno;
-    }
-  }
-}
 
 /** Sends a message, and the descriptor `sent` if it is one. Returns an errno. */
 int send_message(int file, message& said, int sent, steady_clock::time_point deadline) noexcept {

@@ -20,8 +20,8 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 /** Threads that make segments at the same time. */
 constexpr std::size_t threads_max = 8;
 
-/** Returns a new segment, or null. Its pages are there, and no forked child has them. */
-std::byte* make_segment() noexcept {
+/** Returns a segment that is not pinned yet, or null. */
+std::byte* map_segment() noexcept {
   constexpr std::size_t bytes = host_pool::segment_bytes;
   void* const mapped = mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -53,6 +53,14 @@ void pin(std::byte* segment) noexcept {
 
 }  // namespace
 
+std::byte* host_pool::make_segment() noexcept {
+  std::byte* const made = map_segment();
+  if (made != nullptr) {
+    pin(made);
+  }
+  return made;
+}
+
 std::size_t host_pool::add_segments(std::size_t count) {
   std::size_t had = 0;
   {
@@ -66,7 +74,7 @@ std::size_t host_pool::add_segments(std::size_t count) {
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
-      made[i] = make_segment();
+      made[i] = map_segment();
     }
   };
   std::vector<std::thread> helpers;
@@ -96,15 +104,19 @@ std::size_t host_pool::add_segments(std::size_t count) {
   return added;
 }
 
-void host_pool::prepare(std::size_t bytes) {
+bool host_pool::prepare(std::size_t bytes, std::size_t most) {
   std::size_t free_bytes = 0;
   {
     const std::lock_guard lock(mutex_);
     free_bytes = free_bytes_;
   }
-  if (bytes > free_bytes) {
-    add_segments((bytes - free_bytes + segment_bytes - 1) / segment_bytes);
+  if (bytes <= free_bytes) {
+    return false;
   }
+  const auto segments = [](std::size_t of) { return (of + segment_bytes - 1) / segment_bytes; };
+  const std::size_t lacking = segments(bytes - free_bytes);
+  const std::size_t wanted = std::min(lacking, segments(most));
+  return add_segments(wanted) == wanted && wanted < lacking;
 }
 
 std::byte* host_pool::take(std::size_t bytes) {

@@ -19,10 +19,12 @@ class host_pool {
   static constexpr std::size_t segment_bytes = std::size_t{64} << 20;
 
   /**
-   * Makes segments for `bytes` more than is free, by several threads: the kernel clears new pages
-   * at a few GB/s in each. The calling thread has a context. Fewer if there is no more memory.
+   * Makes segments until `bytes` are free, but at most `most` bytes, by several threads: the kernel
+   * clears new pages at a few GB/s in each. The calling thread has a context.
+   *
+   * Returns whether more could be made. False too if there is no more memory.
    */
-  void prepare(std::size_t bytes);
+  bool prepare(std::size_t bytes, std::size_t most);
   /**
    * Takes a place of `bytes`, a multiple of 4096 and at most segment_bytes.
    *
@@ -30,6 +32,11 @@ class host_pool {
    */
   [[nodiscard]] std::byte* take(std::size_t bytes);
   void give(std::byte* place, std::size_t bytes);
+  /**
+   * Returns a new pinned segment, which is not of the pool, or null. Its pages are there, and no
+   * forked child has them. The calling thread has a context.
+   */
+  [[nodiscard]] static std::byte* make_segment() noexcept;
   /** Pins the segments anew where they are used next: the context that pinned them ends. */
   void forget_context();
 

@@ -27,14 +27,15 @@ void forget_ledgers() noexcept {
 
 holding::~holding() {
   if (bytes_ != 0) {
-    free_memory(bytes_);
+    free_memory(bytes_, is_elsewhere_);
   }
 }
 
-CUresult holding::take(std::uint64_t bytes) noexcept {
-  if (use_memory(bytes) != 0) {
+CUresult holding::take(std::uint64_t bytes, bool is_elsewhere) noexcept {
+  if (use_memory(bytes, is_elsewhere) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  is_elsewhere_ = is_elsewhere;
   bytes_ += bytes;
   return CUDA_SUCCESS;
 }

@@ -25,11 +25,15 @@ class holding {
   holding& operator=(const holding&) = delete;
   ~holding();
 
-  /** Takes bytes into use. Returns CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: the limit. */
-  [[nodiscard]] CUresult take(std::uint64_t bytes) noexcept;
+  /**
+   * Takes bytes into use; is_elsewhere: on a GPU on which this process takes no turns. Returns
+   * CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: the limit.
+   */
+  [[nodiscard]] CUresult take(std::uint64_t bytes, bool is_elsewhere) noexcept;
 
  private:
   std::uint64_t bytes_ = 0;
+  bool is_elsewhere_ = false;
 };
 
 /** One of the things that the driver frees with a context: allocations, arrays. */

@@ -5,17 +5,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
-#include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
-#include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 
 namespace gdev {
@@ -51,7 +48,7 @@ CUcontext current_context() noexcept {
  * free, and is asked again: it may make others leave.
  */
 template <typename Call, typename Record>
-CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
+CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Record&& record) {
   if (!has_joined()) {
     return call(nullptr);
   }
@@ -59,6 +56,9 @@ CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
     if (tries != 0) {
+      if (is_elsewhere) {
+        break;
+      }
       const gpu_facts seen = look_at_gpu();
       if (seen.number == 0 || !use_gpu(seen)) {
         break;
@@ -66,7 +66,7 @@ CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
       usleep(5'000);  // others may be about to allocate what they were granted
     }
     auto held = std::make_shared<holding>();
-    if (result = held->take(bytes); result != CUDA_SUCCESS) {
+    if (result = held->take(bytes, is_elsewhere); result != CUDA_SUCCESS) {
       break;
     }
     const submission in_turn(work::other);
@@ -82,7 +82,8 @@ CUresult with_account(std::uint64_t bytes, Call&& call, Record&& record) {
 template <typename Key, typename Call>
 CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
   return with_account(
-      bytes, [&](const std::shared_ptr<holding>& /*held*/) { return call(); },
+      bytes, swappable().is_elsewhere(),
+      [&](const std::shared_ptr<holding>& /*held*/) { return call(); },
       [&](std::shared_ptr<holding> held) {
         where.add(key(), {std::move(held), current_context()});
       });
@@ -105,7 +106,7 @@ CUresult free_entry(ledger& where, std::uint64_t key, Call&& call) {
 /** Allocates memory that can be swapped. */
 CUresult allocate_swappable(CUdeviceptr* address, std::size_t bytes) {
   return with_account(
-      swappable_memory::physical(bytes),
+      swappable_memory::physical(bytes), false,
       [&](const std::shared_ptr<holding>& held) {
         return swappable().allocate(address, bytes, held);
       },
@@ -253,7 +254,8 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
   if (properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return create(nullptr);
   }
-  return with_account(bytes, create, [&](std::shared_ptr<holding> held) {
+  const bool is_elsewhere = swappable().is_elsewhere(properties->location.id);
+  return with_account(bytes, is_elsewhere, create, [&](std::shared_ptr<holding> held) {
     chunks().add(*handle, std::move(held));
   });
 }
@@ -296,110 +298,6 @@ CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) noexcept {
   return result;
 }
 
-// --- Contexts: with them the driver frees what was allocated in them ---
-
-/** Calls the driver to end a context; null: none that is known. */
-template <typename Call>
-CUresult end_context(CUcontext context, Call&& call) {
-  if (context == nullptr) {
-    return call();
-  }
-  const submission in_turn(work::other);
-  detach_all(context);
-  swappable().free_all(context);
-  auto freed = allocations().take_all(context);
-  auto freed_arrays = arrays().take_all(context);
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS) {
-    allocations().put_back(std::move(freed));
-    arrays().put_back(std::move(freed_arrays));
-  }
-  return result;
-}
-
-template <function_id Id>
-CUresult ctx_destroy(CUcontext context) noexcept {
-  return end_context(context, [&] { return call_driver<CUresult>(Id, context); });
-}
-
-/** The primary contexts that were retained, by device. */
-struct primary_contexts {
-  std::mutex mutex;
-  std::map<CUdevice, CUcontext> of;
-};
-
-primary_contexts& primaries() noexcept {
-  static primary_contexts& only = *new primary_contexts;
-  return only;
-}
-
-CUcontext primary_of(CUdevice device) noexcept {
-  const std::lock_guard lock(primaries().mutex);
-  const auto found = primaries().of.find(device);
-  return found == primaries().of.end() ? nullptr : found->second;
-}
-
-CUresult primary_retain(CUcontext* context, CUdevice device) noexcept {
-  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRetain, context, device);
-  if (result == CUDA_SUCCESS) {
-    swappable().note_context(*context);
-    const std::lock_guard lock(primaries().mutex);
-    primaries().of[device] = *context;
-  }
-  return result;
-}
-
-template <function_id Id, typename Function>
-struct makes_context;
-
-template <function_id Id, typename... Arguments>
-struct makes_context<Id, CUresult(CUcontext*, Arguments...)> {
-  static CUresult call(CUcontext* made, Arguments... arguments) noexcept {
-    const CUresult result = call_driver<CUresult>(Id, made, arguments...);
-    if (result == CUDA_SUCCESS) {
-      swappable().note_context(*made);
-    }
-    return result;
-  }
-};
-
-CUresult enable_peer_access(CUcontext peer, unsigned flags) noexcept {
-  const CUresult result = call_driver<CUresult>(id_cuCtxEnablePeerAccess, peer, flags);
-  CUdevice user = 0;
-  CUdevice owner = 0;
-  if (result != CUDA_SUCCESS || call_driver<CUresult>(id_cuCtxGetDevice, &user) != CUDA_SUCCESS) {
-    return result;
-  }
-  {
-    const driver_scope scope(peer);
-    if (call_driver<CUresult>(id_cuCtxGetDevice, &owner) != CUDA_SUCCESS) {
-      return result;
-    }
-  }
-  const submission in_turn(work::other);
-  return swappable().give_access(owner, user);
-}
-
-template <function_id Id>
-CUresult primary_release(CUdevice device) noexcept {
-  const CUresult result = call_driver<CUresult>(Id, device);
-  unsigned flags = 0;
-  int is_active = 1;
-  if (result == CUDA_SUCCESS &&
-      call_driver<CUresult>(id_cuDevicePrimaryCtxGetState, device, &flags, &is_active) ==
-          CUDA_SUCCESS &&
-      is_active == 0) {
-    // The last release has ended it.
-    static_cast<void>(end_context(primary_of(device), [] { return CUDA_SUCCESS; }));
-  }
-  return result;
-}
-
-template <function_id Id>
-CUresult primary_reset(CUdevice device) noexcept {
-  return end_context(primary_of(device), [&] { return call_driver<CUresult>(Id, device); });
-}
-
 // --- Reports: a program sees the virtual GPU ---
 
 CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
@@ -417,7 +315,7 @@ CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
 }
 
 CUresult get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) noexcept {
-  return swappable().find(address, base, bytes)
+  return swappable().find(address, base, bytes) || find_imported(address, base, bytes)
              ? CUDA_SUCCESS
              : call_driver<CUresult>(id_cuMemGetAddressRange_v2, base, bytes, address);
 }
@@ -441,11 +339,6 @@ CUresult init(unsigned flags) noexcept {
 template <typename Function>
 void* address_of(Function* function) noexcept {
   return reinterpret_cast<void*>(function);
-}
-
-template <function_id Id, typename Function>
-void* makes() noexcept {
-  return address_of(&makes_context<Id, Function>::call);
 }
 
 }  // namespace
@@ -475,26 +368,6 @@ void* memory_wrapper(function_id id) noexcept {
     case id_cuMemRetainAllocationHandle: return address_of(&mem_retain);
     case id_cuMemMap: return address_of(&mem_map);
     case id_cuMemUnmap: return address_of(&mem_unmap);
-    case id_cuCtxDestroy: return address_of(&ctx_destroy<id_cuCtxDestroy>);
-    case id_cuCtxDestroy_v2: return address_of(&ctx_destroy<id_cuCtxDestroy_v2>);
-    case id_cuDevicePrimaryCtxRetain: return address_of(&primary_retain);
-    case id_cuDevicePrimaryCtxRelease:
-      return address_of(&primary_release<id_cuDevicePrimaryCtxRelease>);
-    case id_cuDevicePrimaryCtxRelease_v2:
-      return address_of(&primary_release<id_cuDevicePrimaryCtxRelease_v2>);
-    case id_cuDevicePrimaryCtxReset: return address_of(&primary_reset<id_cuDevicePrimaryCtxReset>);
-    case id_cuDevicePrimaryCtxReset_v2:
-      return address_of(&primary_reset<id_cuDevicePrimaryCtxReset_v2>);
-    case id_cuCtxCreate: return makes<id_cuCtxCreate, CUresult(CUcontext*, unsigned, CUdevice)>();
-    case id_cuCtxCreate_v2:
-      return makes<id_cuCtxCreate_v2, CUresult(CUcontext*, unsigned, CUdevice)>();
-    case id_cuCtxCreate_v3:
-      return makes<id_cuCtxCreate_v3,
-                   CUresult(CUcontext*, CUexecAffinityParam*, int, unsigned, CUdevice)>();
-    case id_cuCtxCreate_v4:
-      return makes<id_cuCtxCreate_v4,
-                   CUresult(CUcontext*, CUctxCreateParams*, unsigned, CUdevice)>();
-    case id_cuCtxEnablePeerAccess: return address_of(&enable_peer_access);
     case id_cuMemGetAddressRange_v2: return address_of(&get_address_range);
     case id_cuMemGetInfo_v2: return address_of(&mem_get_info);
     case id_cuDeviceTotalMem_v2: return address_of(&device_total_mem);

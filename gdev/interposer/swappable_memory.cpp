@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "base/endless.hpp"
@@ -21,8 +22,26 @@ constexpr std::size_t granularity = std::size_t{2} << 20;
 constexpr std::size_t chunk_bytes = host_pool::segment_bytes;
 /** Chunks are released, and others are told of it, when so much has been copied. */
 constexpr std::size_t batch_bytes = std::size_t{64} << 20;
+/** What a client that may have to leave prepares between two looks at its orders. */
+constexpr std::size_t prepared_at_once = std::size_t{512} << 20;
 
 endless<swappable_memory> only;
+
+/** A clock that can be stopped. */
+class stopwatch {
+ public:
+  void stop() noexcept {
+    ns_ += static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                          std::chrono::steady_clock::now() - begin_)
+                                          .count());
+  }
+  void go_on() noexcept { begin_ = std::chrono::steady_clock::now(); }
+  [[nodiscard]] std::uint64_t ns() const noexcept { return ns_; }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::uint64_t ns_ = 0;
+};
 
 CUmemLocation on(CUdevice device) noexcept {
   CUmemLocation location{};
@@ -42,29 +61,19 @@ bool is_switched_off() noexcept {
   return chosen != nullptr && chosen[0] == '0' && chosen[1] == '\0';
 }
 
+/** Memory could not be brought back. A program must not go on with wrong bytes. */
+[[noreturn]] void end_with_lost_memory() noexcept {
+  constexpr std::string_view text =
+      "gdev: memory of this process could not be brought back to the GPU; the process ends\n";
+  static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+  std::abort();
+}
+
 }  // namespace
 
 swappable_memory& swappable() noexcept { return only.get(); }
 
 void forget_swappable() noexcept { only.forget(); }
-
-gpu_facts look_at_gpu() noexcept {
-  CUdevice device = 0;
-  CUuuid id{};
-  std::size_t free = 0;
-  std::size_t total = 0;
-  if (call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS ||
-      (call_driver<CUresult>(id_cuDeviceGetUuid_v2, &id, device) != CUDA_SUCCESS &&
-       call_driver<CUresult>(id_cuDeviceGetUuid, &id, device) != CUDA_SUCCESS) ||
-      call_driver<CUresult>(id_cuMemGetInfo_v2, &free, &total) != CUDA_SUCCESS) {
-    return {};
-  }
-  std::uint64_t number = 0xcbf29ce484222325;  // FNV-1a: one number for each GPU, in all processes
-  for (const char byte : id.bytes) {
-    number = (number ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  }
-  return {number | 1, total, free};
-}
 
 std::uint64_t swappable_memory::physical(std::uint64_t bytes) noexcept {
   return bytes > ~std::uint64_t{0} - granularity
@@ -96,6 +105,16 @@ bool swappable_memory::is_possible() {
   return true;
 }
 
+bool swappable_memory::is_elsewhere(CUdevice device) {
+  const std::lock_guard lock(mutex_);
+  return home_ >= 0 && device != home_;
+}
+
+bool swappable_memory::is_elsewhere() {
+  CUdevice device = 0;
+  return call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS && is_elsewhere(device);
+}
+
 void swappable_memory::note_context(CUcontext made) {
   const std::lock_guard lock(mutex_);
   contexts_.insert(made);
@@ -124,6 +143,9 @@ CUresult swappable_memory::make_chunk(CUdeviceptr address, chunk& made, CUdevice
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = on(device);
+  if (attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) != 0) {
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;  // for ipc.hpp
+  }
   properties.allocFlags.gpuDirectRDMACapable = static_cast<unsigned char>(
       attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) != 0);
   CUmemGenericAllocationHandle handle = 0;
@@ -157,6 +179,9 @@ void swappable_memory::unmake(CUdeviceptr address, range& gone) {
     release_chunk(at, one);
     if (one.copy != nullptr) {
       pool_.give(one.copy, one.bytes);
+    }
+    if (one.file != swap_file::none) {
+      files_.give(one.file, one.bytes);
     }
     at += one.bytes;
   }
@@ -240,7 +265,7 @@ void swappable_memory::free_deferred() {
     const driver_scope scope(one.context);
     call_driver<CUresult>(id_cuCtxSynchronize);
     unmake(address, one);
-    note_size(one.size, false);
+    note_size(one.is_wired ? 0 : one.size, false);
   }
 }
 
@@ -277,7 +302,7 @@ void swappable_memory::free_all(CUcontext context) {
   call_driver<CUresult>(id_cuCtxSynchronize);
   for (auto& [address, one] : freed) {
     unmake(address, one);
-    note_size(one.size, false);
+    note_size(one.is_wired ? 0 : one.size, false);
   }
 }
 
@@ -314,7 +339,9 @@ std::vector<swappable_memory::moving> swappable_memory::all_chunks() {
   for (auto& [address, one] : ranges_) {
     CUdeviceptr at = address;
     for (chunk& part : one.chunks) {
-      all.push_back({&part, at, &one});
+      if (!one.is_wired) {
+        all.push_back({&part, at, &one, false});
+      }
       at += part.bytes;
     }
   }
@@ -327,6 +354,30 @@ CUstream swappable_memory::stream_of(CUcontext context) {
     call_driver<CUresult>(id_cuStreamCreate, &found, unsigned{CU_STREAM_NON_BLOCKING});
   }
   return found;
+}
+
+bool swappable_memory::prepare_host() {
+  std::size_t needed = 0;
+  CUcontext context = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [address, one] : ranges_) {
+      context = one.context;
+      if (one.is_wired) {
+        continue;
+      }
+      for (const chunk& part : one.chunks) {
+        needed += part.copy == nullptr && part.file == swap_file::none ? part.bytes : 0;
+      }
+    }
+  }
+  if (context == nullptr) {
+    return false;
+  }
+  // A submission: the context must not end meanwhile.
+  const submission in_turn(work::other);
+  const driver_scope scope(context);
+  return pool_.prepare(needed, prepared_at_once);
 }
 
 void swappable_memory::report_gpu() {
@@ -380,9 +431,9 @@ bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
   bool is_right = true;
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const auto& [part, address, of] = all[i];
+    const auto& [part, address, of, is_kept] = all[i];
     const driver_scope scope(of->context);
-    if (part->handle != 0 && part->copy != nullptr) {
+    if (part->handle != 0 && part->copy != nullptr && !is_kept) {
       is_right &=
           call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy), address,
                                 part->bytes, stream_of(of->context)) == CUDA_SUCCESS;
@@ -412,62 +463,125 @@ bool swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
   return is_right;
 }
 
+/** Finds places on the host for all chunks that have none. Returns false, and gives them back. */
+bool swappable_memory::find_places(std::vector<moving>& all) {
+  std::size_t needed = 0;
+  const auto has_place = [](const chunk& one) {
+    return one.copy != nullptr || one.file != swap_file::none;
+  };
+  for (const moving& one : all) {
+    needed += one.which->handle != 0 && !has_place(*one.which) ? one.which->bytes : 0;
+  }
+  if (needed == 0) {
+    return true;
+  }
+  const driver_scope scope(all.front().of->context);
+  pool_.prepare(needed, needed);
+  std::vector<chunk*> placed;
+  for (const moving& one : all) {
+    chunk& part = *one.which;
+    if (part.handle == 0 || has_place(part)) {
+      continue;
+    }
+    part.copy = pool_.take(part.bytes);
+    if (part.copy == nullptr) {
+      part.file = files_.take(part.bytes);
+    }
+    placed.push_back(&part);
+    if (!has_place(part)) {
+      for (chunk* const given : placed) {
+        if (given->copy != nullptr) {
+          pool_.give(std::exchange(given->copy, nullptr), given->bytes);
+        } else if (given->file != swap_file::none) {
+          files_.give(std::exchange(given->file, swap_file::none), given->bytes);
+        }
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+/** Copies what has its place in the file. Nothing is released before all is written. */
+int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t& copied) {
+  for (const auto& [part, address, of, is_kept] : all) {
+    if (part->handle == 0 || part->file == swap_file::none || is_kept) {
+      continue;
+    }
+    const driver_scope scope(of->context);
+    staging_ = staging_ == nullptr ? host_pool::make_segment() : staging_;
+    if (staging_ == nullptr) {
+      return ENOMEM;
+    }
+    if (call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(staging_), address,
+                              part->bytes, stream_of(of->context)) != CUDA_SUCCESS ||
+        call_driver<CUresult>(id_cuStreamSynchronize, stream_of(of->context)) != CUDA_SUCCESS) {
+      is_broken_ = true;
+      continue;
+    }
+    if (files_.write(part->file, staging_, part->bytes) != 0) {
+      return EIO;
+    }
+    copied += part->bytes;
+  }
+  return 0;
+}
+
+/** Copies a chunk from the file to the GPU. Returns false if that fails. */
+bool swappable_memory::read_file(const moving& one) {
+  const CUstream stream = stream_of(one.of->context);
+  return files_.read(one.which->file, staging_, one.which->bytes) == 0 &&
+         call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, one.address,
+                               static_cast<const void*>(staging_), one.which->bytes,
+                               stream) == CUDA_SUCCESS &&
+         call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
+}
+
 move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>& progress) {
   std::vector<moving> all = all_chunks();
   const bool was_written = writes() != writes_then_;
-  std::size_t needed = 0;
-  for (const auto& [part, address, of] : all) {
-    needed += part->handle != 0 && part->copy == nullptr ? part->bytes : 0;
+  for (moving& one : all) {
+    one.is_kept =
+        !was_written && (one.which->copy != nullptr || one.which->file != swap_file::none);
   }
-  if (needed != 0) {
-    const driver_scope scope(all.front().of->context);
-    pool_.prepare(needed);
-  }
-  std::vector<chunk*> placed;
-  std::vector<std::pair<chunk*, std::byte*>> clean;
-  for (const auto& [part, address, of] : all) {
-    if (part->handle == 0) {
-      continue;
-    }
-    if (part->copy == nullptr) {
-      const driver_scope scope(of->context);
-      part->copy = pool_.take(part->bytes);
-      if (part->copy == nullptr) {
-        for (chunk* const one : placed) {
-          pool_.give(std::exchange(one->copy, nullptr), one->bytes);
-        }
-        return {ENOMEM, 0};
-      }
-      placed.push_back(part);
-    } else if (!was_written) {
-      clean.emplace_back(part, std::exchange(part->copy, nullptr));  // not copied again
-    }
+  if (!find_places(all)) {
+    return {ENOMEM, 0, 0};
   }
   move_result result;
-  if (!copy_out(all, result.bytes, progress)) {
-    result.error = EIO;  // the context is broken; so is the program, which sees its own error
+  stopwatch watch;
+  result.error = write_files(all, result.bytes);
+  if (result.error == 0) {
+    is_broken_ |= !copy_out(all, result.bytes, progress);
   }
-  for (const auto& [part, copy] : clean) {
-    part->copy = copy;
-  }
+  watch.stop();
+  result.ns = watch.ns();
   return result;
 }
 
 move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& may_have,
                                       const std::function<bool()>& is_full) {
   move_result result;
+  stopwatch watch;
   std::set<CUcontext> used;
-  for (const auto& [part, address, of] : all_chunks()) {
+  bool is_right = true;
+  for (const moving& one : all_chunks()) {
+    const auto& [part, address, of, is_kept] = one;
     if (part->handle != 0) {
       continue;
     }
     const driver_scope scope(of->context);
     CUresult made = CUDA_ERROR_OUT_OF_MEMORY;
     while (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
+      watch.stop();
       result.error = may_have(resident_ + part->bytes) ? 0 : ECANCELED;
+      watch.go_on();
       if (result.error == 0) {
         made = make_chunk(address, *part, of->device);
-        result.error = made == CUDA_ERROR_OUT_OF_MEMORY && !is_full() ? ECANCELED : 0;
+      }
+      if (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
+        watch.stop();
+        result.error = is_full() ? 0 : ECANCELED;
+        watch.go_on();
       }
     }
     if (result.error != 0) {
@@ -477,21 +591,30 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     if (made != CUDA_SUCCESS ||
         call_driver<CUresult>(id_cuMemSetAccess, address, part->bytes, access.data(),
                               access.size()) != CUDA_SUCCESS) {
-      continue;  // the context is broken
+      is_right = false;
+      continue;
     }
     resident_ += part->bytes;
     publish_memory(size_, resident_);
     if (part->copy != nullptr) {
-      call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address, static_cast<const void*>(part->copy),
-                            part->bytes, stream_of(of->context));
-      result.bytes += part->bytes;
+      is_right &= call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address,
+                                        static_cast<const void*>(part->copy), part->bytes,
+                                        stream_of(of->context)) == CUDA_SUCCESS;
       used.insert(of->context);
+    } else if (part->file != swap_file::none) {
+      is_right &= read_file(one);
     }
+    result.bytes += part->bytes;
   }
   for (const CUcontext context : used) {
     const driver_scope scope(context);
-    call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context));
+    is_right &= call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context)) == CUDA_SUCCESS;
   }
+  if (!is_right && !is_broken_) {
+    end_with_lost_memory();
+  }
+  watch.stop();
+  result.ns = watch.ns();
   writes_then_ = writes();
   return result;
 }

@@ -23,18 +23,22 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "interposer/client.hpp"
 #include "interposer/host_pool.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/swap_file.hpp"
 
 namespace gdev {
 
 /** What a move has done. */
 struct move_result {
-  int error = 0;  // ENOMEM: the host has no room, all is as it was; ECANCELED: see move_in()
+  int error = 0;  // ENOMEM: the host has no room; EIO: the file cannot be written; all is as it
+                  // was. ECANCELED: see move_in()
   std::uint64_t bytes = 0;  // copied
+  std::uint64_t ns = 0;     // of copying, mapping and releasing, without waits for others
 };
 
 class swappable_memory {
@@ -44,6 +48,9 @@ class swappable_memory {
 
   /** Tells whether allocations of the current context can be swapped. */
   [[nodiscard]] bool is_possible();
+  /** Tells whether the current device, or another, is not the one on which turns are taken. */
+  [[nodiscard]] bool is_elsewhere();
+  [[nodiscard]] bool is_elsewhere(CUdevice device);
   /** Returns what an allocation takes. */
   [[nodiscard]] static std::uint64_t physical(std::uint64_t bytes) noexcept;
   /** Allocates in the current context. Returns CUDA's errors. The caller holds a submission. */
@@ -64,7 +71,29 @@ class swappable_memory {
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes);
   /** Lets another device use the allocations of one, also later ones. Holds a submission. */
   CUresult give_access(CUdevice owner, CUdevice user);
+  /** Returns the access to memory of a device: its own, and that of devices it was given to. */
+  [[nodiscard]] std::vector<CUmemAccessDesc> access_of(CUdevice device);
 
+  // --- Memory that others know by more than its address (wiring.cpp) ---
+
+  /**
+   * Keeps the allocation that contains an address on the GPU until it is freed.
+   *
+   * For memory that others reach past gdev: a move would leave them the old chunks. From now on it
+   * counts as memory that cannot be swapped. The caller holds a submission. Returns false if the
+   * address is in none of these allocations.
+   */
+  bool wire(CUdeviceptr address);
+  /** Returns where the chunks of an allocation begin, by any of its addresses. Empty: none. */
+  [[nodiscard]] std::vector<std::pair<CUdeviceptr, std::size_t>> chunks_of(CUdeviceptr address);
+  /**
+   * Keeps an object until the allocation that begins here is freed; of several, only the first.
+   * Returns the one that is kept, or null if there is no such allocation. Null asks only.
+   */
+  std::shared_ptr<void> keep(CUdeviceptr address, std::shared_ptr<void> object);
+
+  /** Makes a part of the host's memory that move_out() will need. Returns whether more lacks. */
+  bool prepare_host();
   /** Tells the daemon what is free on the GPU. */
   void report_gpu();
   /** Waits until the GPU has done all work of this process. Returns false if the time is up. */
@@ -85,6 +114,7 @@ class swappable_memory {
     std::size_t bytes = 0;
     CUmemGenericAllocationHandle handle = 0;  // 0: not on the GPU
     std::byte* copy = nullptr;                // on the host
+    std::int64_t file = swap_file::none;      // or there
   };
 
   struct range {
@@ -94,6 +124,8 @@ class swappable_memory {
     CUdevice device = 0;
     std::vector<chunk> chunks;
     std::shared_ptr<holding> held;
+    bool is_wired = false;
+    std::shared_ptr<void> kept;
   };
 
   /** A chunk with its address, for a move. */
@@ -101,16 +133,21 @@ class swappable_memory {
     chunk* which = nullptr;
     CUdeviceptr address = 0;
     range* of = nullptr;
+    bool is_kept = false;  // the host has these bytes already
   };
 
   CUresult make_chunk(CUdeviceptr address, chunk& made, CUdevice device);
   void release_chunk(CUdeviceptr address, chunk& gone);
+  [[nodiscard]] bool find_places(std::vector<moving>& all);
+  [[nodiscard]] int write_files(const std::vector<moving>& all, std::uint64_t& copied);
+  [[nodiscard]] bool read_file(const moving& one);
   bool copy_out(std::vector<moving>& all, std::uint64_t& copied,
                 const std::function<void(std::uint64_t)>& progress);
   void unmake(CUdeviceptr address, range& gone);
   void free_deferred();
   void note_size(std::uint64_t bytes, bool is_more);
-  [[nodiscard]] std::vector<CUmemAccessDesc> access_of(CUdevice device);
+  /** Returns the allocation that contains an address, or null. `mutex_` is held. */
+  [[nodiscard]] range* range_at(CUdeviceptr address, CUdeviceptr* begin);
   [[nodiscard]] std::vector<moving> all_chunks();
   [[nodiscard]] std::uint64_t writes() const;
   CUstream stream_of(CUcontext context);
@@ -121,12 +158,15 @@ class swappable_memory {
   std::map<CUdevice, std::set<CUdevice>> peers_;
   std::set<CUcontext> contexts_;
   std::map<CUcontext, CUstream> streams_;  // for moves
-  std::uint64_t size_ = 0;
-  std::uint64_t resident_ = 0;
-  std::uint64_t writes_then_ = 0;  // at the last move in
+  std::uint64_t size_ = 0;                 // of what is not wired
+  std::uint64_t resident_ = 0;             // of that
+  std::uint64_t writes_then_ = 0;          // at the last move in
   CUdevice home_ = -1;
   gpu_facts facts_;
   host_pool pool_;
+  swap_file files_;
+  std::byte* staging_ = nullptr;  // between the GPU and the file
+  bool is_broken_ = false;        // a copy to the host has failed: the program sees its own errors
 };
 
 /** Returns the GPU of the current context, or number 0 if there is none. */

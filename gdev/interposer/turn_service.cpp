@@ -46,11 +46,6 @@ constexpr std::uint64_t progress_bytes = std::uint64_t{256} << 20;
 own_descriptor wake_file;  // an eventfd; never closed but by a forked child
 std::atomic<bool> is_started = false;
 
-std::uint64_t ns_since(steady_clock::time_point begin) noexcept {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now() - begin).count());
-}
-
 bool stops_without_daemon() noexcept {
   const char* const chosen = std::getenv("GDEV_ON_DAEMON_LOSS");
   return chosen != nullptr && std::string_view(chosen) == "stop";
@@ -84,7 +79,7 @@ class turn_service {
     if (!has_daemon()) {
       most = look_for_daemon;
     } else if (!is_off_ && (read_turn().order & order_contended) != 0) {
-      most = idle_after;
+      most = is_preparing_ ? milliseconds{0} : idle_after;
     }
     if (!is_off_ && retry_at_ != steady_clock::time_point{}) {
       const auto left = std::chrono::ceil<milliseconds>(retry_at_ - steady_clock::now());
@@ -117,10 +112,6 @@ class turn_service {
     }
     memory_facts unused;
     static_cast<void>(ask_memory(unused));  // comes back to a daemon if there is one
-    if (is_off_ && is_out_) {
-      tell_turn(turn_event::left);  // to a new daemon, which begins with `leaving`
-      has_asked_ = false;
-    }
   }
 
   // --- On the GPU ---
@@ -136,8 +127,11 @@ class turn_service {
     retry_at_ = {};
     if ((order & order_contended) == 0) {
       seen_ = 0;
+      is_preparing_ = true;
       return;
     }
+    // The turn ends soon. What it will need of the host is made meanwhile.
+    is_preparing_ = is_preparing_ && swappable().prepare_host();
     const std::uint64_t now = all_submissions();
     if (seen_ != 0 && now == seen_ - 1 && is_idle() && tell_turn(turn_event::leaves) == 0) {
       leave();
@@ -162,7 +156,6 @@ class turn_service {
         wait_for_submissions(deadline) && !has_captures() && swappable().drain(deadline);
     int error = is_drained ? 0 : EBUSY;
     if (error == 0) {
-      const steady_clock::time_point begin = steady_clock::now();
       std::uint64_t told = ~std::uint64_t{0};
       const move_result moved = swappable().move_out([&](std::uint64_t left) {
         if (told - left >= progress_bytes) {
@@ -170,14 +163,13 @@ class turn_service {
           tell_turn(turn_event::released, left);
         }
       });
-      error = moved.error == ENOMEM ? ENOMEM : 0;
+      error = moved.error;
       if (error == 0) {
         is_off_ = true;
-        is_out_ = true;
         has_asked_ = false;
         retry_at_ = {};
         patience_ = first_patience;
-        tell_turn(turn_event::left, moved.bytes, ns_since(begin));
+        tell_turn(turn_event::left, moved.bytes, moved.ns);
         step_off();
         return;
       }
@@ -193,6 +185,11 @@ class turn_service {
   // --- Off the GPU ---
 
   void step_off() {
+    if ((read_turn().order & order_report) != 0) {
+      // The daemon is a new one, or it gave room and took it back before this thread saw that.
+      has_asked_ = false;
+      tell_turn(turn_event::left);
+    }
     const bool is_lost = lost_at_ != steady_clock::time_point{};
     const bool goes_alone = is_lost && !stops_without_daemon() &&
                             steady_clock::now() - lost_at_ >= loss_patience &&
@@ -210,8 +207,6 @@ class turn_service {
 
   /** Moves everything in, as the daemon gives room. */
   void enter() {
-    const steady_clock::time_point begin = steady_clock::now();
-    is_out_ = false;
     const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
     const move_result moved = swappable().move_in(
         [&](std::uint64_t bytes) {
@@ -225,18 +220,25 @@ class turn_service {
           poll(nullptr, 0, static_cast<int>(full_pause.count()));
           return goes_on();
         });
-    if (moved.error != 0) {
+    bool is_in = moved.error == 0;
+    if (is_in) {
+      int error = tell_turn(turn_event::entered, moved.bytes, moved.ns);
+      while (error != 0 && error != ENOTCONN && goes_on()) {
+        wait_for_signal();  // until it has the room again that was taken back
+        error = tell_turn(turn_event::entered, moved.bytes, moved.ns);
+      }
+      is_in = error == 0 || error == ENOTCONN;
+    }
+    has_asked_ = false;
+    if (!is_in) {
       // The order has changed. What came in is as it was on the host.
       static_cast<void>(swappable().move_out([](std::uint64_t) {}));
-      is_out_ = true;
       tell_turn(turn_event::left);
       return;
     }
     set_off_gpu(false);
     is_off_ = false;
-    has_asked_ = false;
     seen_ = 0;
-    tell_turn(turn_event::entered, moved.bytes, ns_since(begin));
     open_gate();
   }
 
@@ -255,9 +257,9 @@ class turn_service {
   }
 
   bool is_off_ = false;  // off, or entering
-  bool is_out_ = false;  // off
   bool has_asked_ = false;
-  std::uint64_t seen_ = 0;  // submissions when it was looked at last, and 1; 0: not yet
+  bool is_preparing_ = true;  // as soon as others wait
+  std::uint64_t seen_ = 0;    // submissions when it was looked at last, and 1; 0: not yet
   milliseconds patience_ = first_patience;
   steady_clock::time_point retry_at_;  // it could not leave
   steady_clock::time_point lost_at_;   // the daemon

@@ -2,9 +2,11 @@
 
 #include <cuda.h>
 
+#include "interposer/context_calls.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/gated_calls.hpp"
 #include "interposer/get_proc_address.hpp"
+#include "interposer/ipc.hpp"
 #include "interposer/memory_calls.hpp"
 
 namespace gdev {
@@ -16,8 +18,13 @@ void* wrapper_of(function_id id) noexcept {
     case id_cuGetProcAddress_v2_ptsz: return reinterpret_cast<void*>(&get_proc_address_v2);
     default: break;
   }
-  void* const gated = gated_wrapper(id);
-  return gated != nullptr ? gated : memory_wrapper(id);
+  for (void* (*const find)(function_id) noexcept :
+       {gated_wrapper, memory_wrapper, context_wrapper, ipc_wrapper}) {
+    if (void* const found = find(id); found != nullptr) {
+      return found;
+    }
+  }
+  return nullptr;
 }
 
 void* missing_function() noexcept {

@@ -55,10 +55,14 @@ class account_word {
     });
   }
 
-  /** Client: returns units that were in use to the grant. */
-  void free(std::uint64_t units) noexcept {
-    static_cast<void>(change([units](account_state& state) {
+  /** Client: returns units that were in use to the grant, or, if they leave, to the daemon. */
+  void free(std::uint64_t units, bool do_leave = false) noexcept {
+    static_cast<void>(change([=](account_state& state) {
       state.used -= static_cast<std::uint32_t>(std::min<std::uint64_t>(units, state.used));
+      if (do_leave) {
+        state.granted -= static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(units, state.granted - std::min(state.granted, state.used)));
+      }
       if (state.is_strict) {
         state.granted = std::min(state.granted, state.used);
       }
@@ -147,6 +151,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes sh
 /** What the daemon tells a client, as bits of client_page::order. */
 inline constexpr std::uint32_t order_out = 1;        // be off the GPU; else: be on it
 inline constexpr std::uint32_t order_contended = 2;  // others wait for memory: leave when idle
+inline constexpr std::uint32_t order_report = 4;     // say `left`, also if it is off already
 
 /**
  * What a client and the daemon share: a page of memory of its own for each client.
@@ -165,6 +170,7 @@ struct client_page {
   // The client writes:
   std::atomic<std::uint32_t> swappable{0};  // of what is in use: what leaves the GPU with a turn
   std::atomic<std::uint32_t> resident{0};   // of that: what is on the GPU now
+  std::atomic<std::uint32_t> elsewhere{0};  // of what is in use: what is on other GPUs
   // Counts: the client stores its own when the daemon asks for them, and then `answered`.
   std::atomic<std::uint32_t> asked{0};        // the daemon writes it
   std::atomic<std::uint32_t> known_names{0};  // so does it: unknown functions that it has names of

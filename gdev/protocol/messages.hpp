@@ -24,29 +24,31 @@ inline constexpr std::uint32_t protocol_version = 2;
  *            number and bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
  *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU;
  *            EACCES: not this user's
- *   want     bytes, and as of gpu (number 0: none): the daemon takes the bytes into use. Answer:
+ *   want     bytes; as of gpu (number 0: none); 1 if they are for a GPU on which the client takes
+ *            no turns: the daemon takes the bytes into use. Answer:
  *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
  *            others must leave the GPU first; a signal says when to ask again
  *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU, bytes that this
  *            client could have on its GPU
  *   gpu      number, bytes, free bytes of a GPU that the client uses
  *   turn     a turn_event; bytes and nanoseconds (below). Answer: name; the page's order. ECANCELED
- *   host     bytes of the host's memory that the client wants to hold for what is swapped out.
- *            ENOMEM: more than there may be
+ *   host     bytes of the host's memory, and in files, that the client wants to hold for what is
+ *            swapped out. ENOMEM: more than there may be
  *   unknown  index of a driver function that gdev does not know; the other numbers are its name
  * From commands of root and the daemon's user (others: EPERM):
- *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy. EEXIST;
- *            EINVAL: name or a number
+ *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy,
+ *            end_after_s. EEXIST; EINVAL: name or a number
  *   set      name; as of add; `unchanged` leaves a number as it is. ENOENT; EINVAL
  *   remove   name. ENOENT; EBUSY: it has clients
  *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
- *            the host's memory for what is swapped out; `unchanged`. Answer: the numbers. EINVAL
+ *            the host's memory, and in files, for what is swapped out; `unchanged`. Answer: the
+ *            numbers. EINVAL
  *   pause    process, 1 or 0: its clients leave their GPUs until they may go on. ESRCH
  *   stop     the daemon ends
  * From commands of everybody:
  *   list     index, or number: the first virtual GPU after that number. Answer: name; limit, in
- *            use, granted, clients, refusals, owner, reserve, priority, full_policy, number,
- *            bytes that are shared by keys. ENOENT: past the last
+ *            use, granted, clients, refusals, owner, reserve, priority, full_policy, end_after_s,
+ *            number, bytes that are shared by keys. ENOENT: past the last
  *   clients  index, or 0 and the client's id. Answer: name; process, user, in use, granted,
  *            refusals, phase, nanoseconds in it, 1 if it is paused, errno of a turn that it could
  *            not end, swappable, on the GPU, turns, bytes moved out, in, nanoseconds of moving, of
@@ -114,9 +116,10 @@ enum class turn_event : std::uint64_t {
   leaves = 2,    // it is idle and others wait: it begins to leave. ECANCELED: it need not any more
   released = 3,  // it is leaving: bytes that are still on the GPU
   left = 4,      // it is off the GPU: bytes moved, nanoseconds of moving
-  stays = 5,     // it cannot leave now: an errno (ENOMEM: the host has no room; EBUSY: work that
-                 // does not end)
-  entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving
+  stays = 5,     // it cannot leave now: an errno (ENOMEM: the host has no room; EIO: its file
+                 // cannot be written; EBUSY: work that does not end)
+  entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving. EAGAIN: some of its room
+                 // was taken back; it waits until it has it again
 };
 
 /** Tells whether a message is about memory shared by keys. */

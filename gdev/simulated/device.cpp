@@ -248,6 +248,47 @@ CUresult device::range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr add
   return CUDA_SUCCESS;
 }
 
+CUresult device::first_block_of(std::uint32_t* block, CUdeviceptr address) {
+  const std::lock_guard lock(mutex_);
+  auto found = ranges_.upper_bound(address);
+  if (found == ranges_.begin() || address - (--found)->first >= found->second.bytes ||
+      !found->second.is_allocation) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *block = mapped_.at(found->first)->blocks.front();
+  return CUDA_SUCCESS;
+}
+
+CUresult device::open_chunk(CUdeviceptr* address, std::uint32_t block) {
+  chunk found = memory_.begins_with(block);
+  if (found.blocks.empty()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::size_t bytes = found.blocks.size() * block_bytes;
+  CUmemGenericAllocationHandle handle = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    handle = add_handle(std::make_shared<chunk>(std::move(found)));
+  }
+  CUresult result = reserve(address, bytes, 0, 0);
+  if (result == CUDA_SUCCESS) {
+    result = map(*address, bytes, handle);
+  }
+  release(handle);
+  return result == CUDA_SUCCESS ? set_access(*address, bytes, true) : result;
+}
+
+CUresult device::close_chunk(CUdeviceptr address) {
+  wait_for_all();
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  if (range_of(&base, &bytes, address) != CUDA_SUCCESS || base != address) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = unmap(address, bytes);
+  return result == CUDA_SUCCESS ? free_reservation(address, bytes) : result;
+}
+
 CUresult device::create_stream(CUstream* made, bool is_blocking) {
   auto owner = std::make_unique<stream>();
   const std::lock_guard lock(mutex_);

@@ -68,6 +68,11 @@ class device {
   void free_all();
   /** Finds the allocation or reservation that contains an address. */
   CUresult range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address);
+  /** Finds the first block of the allocation that contains an address; of no reservation. */
+  CUresult first_block_of(std::uint32_t* block, CUdeviceptr address);
+  /** Maps the chunk of another process that begins with a block. */
+  CUresult open_chunk(CUdeviceptr* address, std::uint32_t block);
+  CUresult close_chunk(CUdeviceptr address);
 
   // --- Streams ---
 

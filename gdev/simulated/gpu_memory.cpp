@@ -160,6 +160,11 @@ chunk gpu_memory::import(file_descriptor file) const {
   return found;
 }
 
+chunk gpu_memory::begins_with(std::uint32_t block) const {
+  file_descriptor file = open_file(path_);
+  return lseek(file.number(), block, SEEK_SET) < 0 ? chunk{} : import(std::move(file));
+}
+
 void gpu_memory::map(const chunk& memory, std::byte* address) const {
   for (const std::uint32_t block : memory.blocks) {
     if (mmap(address, block_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory.file.number(),

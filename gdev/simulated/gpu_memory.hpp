@@ -54,6 +54,9 @@ class gpu_memory {
   /** Returns the chunk of a descriptor from another process, or none if it is not of this GPU. */
   [[nodiscard]] chunk import(file_descriptor file) const;
 
+  /** Returns the chunk that begins with a block. It does not keep the chunk allocated. */
+  [[nodiscard]] chunk begins_with(std::uint32_t block) const;
+
   /** Maps a chunk at a reserved address, without access; mprotect() gives it. Throws. */
   void map(const chunk& memory, std::byte* address) const;
 

@@ -13,12 +13,14 @@ FILE = """
 memory = "48MiB"
 spare = "2MiB"
 host_memory = 134217728
+swap_files = "64MiB"
 
 [vgpu.a]
 memory = "16MiB"
 reserve = "4MiB"
 priority = 7
 when_full = "wait"
+end_after = 60
 
 [vgpu."b.c"]
 memory = "none"
@@ -43,9 +45,12 @@ def state(daemon: Daemon) -> list[list[str]]:
 def test_the_daemon_is_as_the_file_says(daemon: Daemon, file: Path) -> None:
     lines = daemon.must("apply", str(file)).splitlines()
     assert lines[0].startswith("changed gpu: memory none -> 48 MiB, spare 0 B -> 2 MiB, host_mem")
+    assert lines[0].endswith(" -> 128 MiB, swap_files 0 B -> 64 MiB")
     assert lines[1:] == [
-        "added a: memory 16 MiB, reserve 4 MiB, priority 7, when_full wait, everybody false",
-        "added b.c: memory none, reserve 0 B, priority 0, when_full swap, everybody true",
+        "added a: memory 16 MiB, reserve 4 MiB, priority 7, when_full wait, end_after 60,"
+        " everybody false",
+        "added b.c: memory none, reserve 0 B, priority 0, when_full swap, end_after 0,"
+        " everybody true",
     ]
     assert [row[:1] for row in state(daemon)[:2]] == [["a"], ["b.c"]]
     assert state(daemon)[0] == ["a", "16", "MiB", "0", "B", "0", "4", "MiB", "7", "wait", "0"]
@@ -66,11 +71,13 @@ def test_sizes_that_are_no_whole_units_are_idempotent_too(daemon: Daemon, file: 
 
 def test_what_there_is_changes_while_programs_run(daemon: Daemon, file: Path) -> None:
     daemon.must("vgpu", "add", "a", "--memory", "8MiB", "--priority", "3", "--everybody")
+    daemon.must("vgpu", "set", "a", "--end-after", "9")
     with daemon.program("a") as program:
         program.does("init")
         file.write_text('[vgpu.a]\nmemory = "16MiB"\n')
         assert daemon.must("apply", str(file)) == (
-            "changed a: memory 8 MiB -> 16 MiB, priority 3 -> 0, everybody true -> false\n"
+            "changed a: memory 8 MiB -> 16 MiB, priority 3 -> 0, end_after 9 -> 0,"
+            " everybody true -> false\n"
         )
         program.does("alloc", 16 << 20)
     file.write_text('[vgpu.a]\nmemory = "16MiB"\neverybody = true\n')
@@ -109,6 +116,8 @@ def test_prune_removes_what_is_not_used(daemon: Daemon, file: Path) -> None:
         ("[vgpu.z]\nmemory = 1\npriority = true\n", "vgpu.z.priority: a priority is -1000 to"),
         ('[vgpu.z]\nmemory = 1\nwhen_full = "x"\n', "vgpu.z.when_full: is one of swap, wait, fail"),
         ("[vgpu.z]\nmemory = 1\nwhen_full = []\n", "vgpu.z.when_full: is one of swap, wait, fail"),
+        ("[vgpu.z]\nmemory = 1\nend_after = -1\n", "vgpu.z.end_after: a number of seconds is 0"),
+        ("[vgpu.z]\nmemory = 1\nend_after = true\n", "vgpu.z.end_after: a number of seconds is"),
         ("[vgpu.z]\nmemory = 1\neverybody = 1\n", "vgpu.z.everybody: is true or false"),
         ('[vgpu."z y"]\nmemory = 1\n', "vgpu.z y: a name has 1 to 31 letters"),
         (f"[vgpu.{'z' * 32}]\nmemory = 1\n", "a name has 1 to 31 letters"),

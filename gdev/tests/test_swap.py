@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import random
+import resource
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program, seed_of_test
+from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program, seed_of_test
 from .simulated_gpu import TIMEOUT_S
 
 MIB = 1 << 20
@@ -213,6 +216,40 @@ def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon) -> None:
         assert waiting.result(TIMEOUT_S) == [1]
 
 
+def test_a_file_takes_what_the_host_has_no_room_for(
+    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
+    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        for value in range(3):
+            assert a.does("check", 0, 1, 40 * MIB) == [1]
+            assert b.does("check", 0, 2 + value, 40 * MIB) == [1]
+            b.does("fill", 0, 3 + value, 40 * MIB)
+        used = {one.name for one in tmp_path.iterdir()}
+        assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
+
+
+def test_a_full_disk_keeps_the_program_on_the_gpu(
+    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's blocks are allocated before anything leaves the GPU."""
+    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
+    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    with (
+        started(shared, "a", 40, 1) as a,
+        started(shared, "b", 40, 2) as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, 30 * MIB))
+        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+        time.sleep(0.5)
+        assert not waiting.done() and "no host memory" in shared.must("ps")
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+        shared.must("gpu", "set", "--host-memory", "128MiB")
+        assert waiting.result(TIMEOUT_S) == [1]
+
+
 def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(shared: Daemon) -> None:
     with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
         shared.kill()
@@ -255,6 +292,34 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daem
         waiting.result(TIMEOUT_S)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
         small.does("alloc", 2 * MIB)
+
+
+def test_a_program_that_cannot_leave_is_ended_if_that_was_chosen(shared: Daemon) -> None:
+    shared.must("vgpu", "set", "a", "--end-after", "2")
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 20, 2) as b:
+        a.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        b.does("alloc", 30 * MIB)
+        assert time.monotonic() - begin >= 2.0
+        assert a.process.wait(TIMEOUT_S) == -signal.SIGKILL
+        assert b.does("check", 0, 2, 20 * MIB) == [1]
+
+
+def test_work_that_does_not_end_keeps_its_program_on_the_gpu(shared: Daemon) -> None:
+    """And is said so; the others get their turn when it has ended."""
+    with (
+        started(shared, "a", 40, 1) as a,
+        shared.program("b") as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        b.does("init")
+        a.does("spin", 4000)
+        waiting = threads.submit(b.does, "alloc", 40 * MIB)
+        end = time.monotonic() + TIMEOUT_S
+        while "busy" not in shared.must("ps"):
+            assert time.monotonic() < end and not waiting.done()
+        waiting.result(TIMEOUT_S)
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
 
 
 def test_random_operations_of_programs_on_a_full_gpu(daemon: Daemon) -> None:
@@ -304,3 +369,50 @@ def test_random_operations_of_programs_on_a_full_gpu(daemon: Daemon) -> None:
                 daemon.kill()
                 daemon.start()
         assert all(one.result() > 0 for one in users)
+
+
+def test_kills_at_any_time_leave_nothing_behind(daemon: Daemon) -> None:
+    """Programs that take turns are killed, and the daemon too; the last program gets all."""
+    chance = random.Random(seed_of_test())
+    for name in ("a", "b", "c"):
+        daemon.must("vgpu", "add", name, "--memory", "64MiB")
+
+    def run_until_killed(vgpu: str, lasts_s: float, value: int) -> None:
+        end = time.monotonic() + lasts_s
+        with daemon.program(vgpu) as program:
+            timer = threading.Timer(lasts_s, program.process.kill)
+            timer.start()
+            try:
+                # Both need a daemon; there is none for a moment.
+                while program.says("init") == NOT_READY:
+                    pass
+                while program.says("alloc", 40 * MIB) == OUT_OF_MEMORY:
+                    pass
+                program.does("fill", 0, value, 40 * MIB)
+                while True:
+                    assert program.does("sum", 0, value, 40 * MIB) == [1]
+            except (AssertionError, BrokenPipeError):
+                assert time.monotonic() >= end, "it failed before it was killed"
+            finally:
+                timer.cancel()
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        for _ in range(6):
+            running = [
+                threads.submit(
+                    run_until_killed, name, chance.uniform(0.1, 1.5), chance.randrange(9)
+                )
+                for name in ("a", "b", "c")
+            ]
+            if chance.random() < 0.5:
+                time.sleep(chance.uniform(0.0, 1.0))
+                daemon.kill()
+                daemon.start()
+            for one in running:
+                one.result(TIMEOUT_S)
+    with daemon.program("a") as last:
+        last.does("init")
+        last.does("alloc", 64 * MIB)
+        assert last.does("info")[0] == 0
+    rows = daemon.must("gpu", "list").splitlines()[1:]
+    assert all(row.split()[-2:] == ["0", "B"] for row in rows)

@@ -4,12 +4,14 @@
 memory = "70GiB"          # most of each GPU for all programs together; "none"
 spare = "2GiB"
 host_memory = "128GiB"
+swap_files = "500GiB"     # most in files, beside that
 
 [vgpu.a]                  # what is not named has its default
 memory = "60GiB"          # must be named; "none"
 reserve = "20GiB"         # 0
 priority = 10             # 0
 when_full = "swap"        # or "wait", "fail"
+end_after = 60            # 0; seconds, as of gdev vgpu set --end-after
 everybody = false         # all users may use it, not only its owner
 """
 
@@ -26,7 +28,7 @@ from typing import Any, Final, TypeVar
 from gpufs.sizes import Size, format_size, parse_size
 
 from gdev import _daemon
-from gdev._values import NO_LIMIT, PRIORITY_MAX, format_limit, is_name, limit_of
+from gdev._values import END_AFTER_MAX_S, NO_LIMIT, PRIORITY_MAX, format_limit, is_name, limit_of
 
 VARIABLE: Final = "GDEV_CONFIG"
 _UNIT: Final = 4096  # of what the daemon keeps
@@ -40,6 +42,7 @@ class GpuConfig:
     memory: int | None = None
     spare: int | None = None
     host_memory: int | None = None
+    swap_files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class VgpuConfig:
     reserve: int = 0
     priority: int = 0
     when_full: str = "swap"
+    end_after: int = 0  # seconds
     everybody: bool = False
 
     @classmethod
@@ -60,6 +64,7 @@ class VgpuConfig:
             one.reserve,
             one.priority,
             one.when_full,
+            one.end_after_s,
             one.owner == _daemon.ALL_USERS,
         )
 
@@ -70,6 +75,7 @@ class VgpuConfig:
             "reserve": format_size(self.reserve),
             "priority": str(self.priority),
             "when_full": self.when_full,
+            "end_after": str(self.end_after),
             "everybody": "true" if self.everybody else "false",
         }
 
@@ -102,6 +108,7 @@ def load(path: Path) -> Config:
         memory=reader.take(gpu, "gpu.memory", _limit, None),
         spare=reader.take(gpu, "gpu.spare", _size, None),
         host_memory=reader.take(gpu, "gpu.host_memory", _size, None),
+        swap_files=reader.take(gpu, "gpu.swap_files", _size, None),
     )
     reader.end(gpu, "gpu.")
     made = {name: _vgpu(reader, name, content) for name, content in vgpus.items()}
@@ -122,6 +129,7 @@ def _vgpu(reader: _Reader, name: str, content: object) -> VgpuConfig:
         reserve=reader.take(table, f"{key}.reserve", _size, 0),
         priority=reader.take(table, f"{key}.priority", _priority, 0),
         when_full=reader.take(table, f"{key}.when_full", _when_full, "swap"),
+        end_after=reader.take(table, f"{key}.end_after", _end_after, 0),
         everybody=reader.take(table, f"{key}.everybody", _bool, False),
     )
     reader.end(table, f"{key}.")
@@ -179,12 +187,16 @@ def _written(value: object) -> Size:
 
 
 def _priority(value: object) -> int:
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or not -PRIORITY_MAX <= value <= PRIORITY_MAX
-    ):
-        raise ValueError(f"a priority is {-PRIORITY_MAX} to {PRIORITY_MAX}: {value!r}")
+    return _number(value, "a priority", -PRIORITY_MAX, PRIORITY_MAX)
+
+
+def _end_after(value: object) -> int:
+    return _number(value, "a number of seconds", 0, END_AFTER_MAX_S)
+
+
+def _number(value: object, what: str, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{what} is {least} to {most}: {value!r}")
     return value
 
 
@@ -231,6 +243,7 @@ def apply(daemon: _daemon.Daemon, config: Config, *, prune: bool = False) -> Ite
             wanted.reserve,
             wanted.priority % 2**64,
             _daemon.WHEN_FULL.index(wanted.when_full),
+            wanted.end_after,
         )
         yield (
             f"changed {name}: {_difference(before, wanted)}"
@@ -257,7 +270,7 @@ def _apply_gpu(daemon: _daemon.Daemon, config: Config) -> Iterator[str]:
         raise ValueError(f"{config.path}: gpu.spare: is less than the memory for programs")
     if before == after:
         return
-    daemon.settings(after.memory, after.spare, after.host_memory)
+    daemon.settings(after.memory, after.spare, after.host_memory, after.swap_files)
     yield "changed gpu: " + ", ".join(
         f"{one.name} {format_limit(old)} -> {format_limit(new)}"
         for one in fields(wanted)

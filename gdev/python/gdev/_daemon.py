@@ -78,6 +78,8 @@ class Vgpu:
     """As much of the GPU is never taken away from its programs."""
     priority: int
     when_full: str
+    end_after_s: int
+    """A program that cannot leave the GPU for so long is killed; 0: never."""
     number: int
     shared: int
     """Of what is used: by keys, which are not a program's."""
@@ -116,7 +118,7 @@ class Client:
 
     @property
     def wired(self) -> int:
-        """What is in use, and stays on the GPU while others have their turns."""
+        """What is in use, and stays while others have their turns; also what is on other GPUs."""
         return max(self.used - self.swappable, 0)
 
     @property
@@ -127,7 +129,8 @@ class Client:
             words.append("paused")
         if self.stays:
             # ENOMEM: the host has no room for it; EBUSY: its work does not end.
-            words.append("no host memory" if self.stays == errno.ENOMEM else "busy")
+            why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
+            words.append(why.get(self.stays, os.strerror(self.stays)))
         return ", ".join(words)
 
 
@@ -227,8 +230,9 @@ class Daemon:
                     reserve=n[6],
                     priority=n[7] - (n[7] >> 63 << 64),
                     when_full=WHEN_FULL[n[8]],
-                    number=n[9],
-                    shared=n[10],
+                    end_after_s=n[9],
+                    number=n[10],
+                    shared=n[11],
                 )
             )
         return found
@@ -291,14 +295,15 @@ class Daemon:
         memory: int | None = None,
         spare: int | None = None,
         host_memory: int | None = None,
-    ) -> tuple[int, int, int]:
+        swap_files: int | None = None,
+    ) -> tuple[int, int, int, int]:
         """Changes what programs may have of the GPUs and of the host. None: as it is.
 
         Returns what holds now.
         """
-        chosen = (UNCHANGED if one is None else one for one in (memory, spare, host_memory))
-        _, numbers = self.ask(SETTINGS, "", *chosen)
-        return numbers[0], numbers[1], numbers[2]
+        wanted = (memory, spare, host_memory, swap_files)
+        _, numbers = self.ask(SETTINGS, "", *(UNCHANGED if one is None else one for one in wanted))
+        return numbers[0], numbers[1], numbers[2], numbers[3]
 
     def gpus(self) -> list[GpuUse]:
         """Returns the GPUs on which programs take turns."""

@@ -170,7 +170,7 @@ def _judge_huge_pages() -> Finding:
 
 def _judge_host_memory(daemon: _daemon.Daemon) -> Finding:
     try:
-        _, _, most = daemon.settings()
+        _, _, most, _ = daemon.settings()
     except OSError as error:
         if error.errno != errno.EPERM:
             raise

@@ -65,7 +65,9 @@ _PROCESS_GAUGES: Final = (
     _ProcessGauge("memory_used_bytes", "Memory in use.", lambda one: one.used),
     _ProcessGauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
     _ProcessGauge(
-        "memory_wired_bytes", "Of that: what does not leave the GPU.", lambda one: one.wired
+        "memory_wired_bytes",
+        "Of that: what does not leave the GPU, and what is on other GPUs.",
+        lambda one: one.wired,
     ),
     _ProcessGauge(
         "paused", "1 if it is paused until it is resumed.", lambda one: int(one.is_paused)
@@ -91,7 +93,9 @@ _VGPU_GAUGES: Final = (
     _VgpuGauge("memory_shared_bytes", "Of that: shared by keys.", lambda one: one.vgpu.shared),
     _VgpuGauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
     _VgpuGauge(
-        "memory_wired_bytes", "Of that: what does not leave the GPU.", lambda one: one.wired
+        "memory_wired_bytes",
+        "Of that: what does not leave the GPU, and what is on other GPUs.",
+        lambda one: one.wired,
     ),
     _VgpuGauge(
         "memory_reserve_bytes",

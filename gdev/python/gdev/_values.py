@@ -12,6 +12,7 @@ from gdev import _daemon
 # What the account can hold: no limit beside that of the GPU.
 NO_LIMIT: Final = (2**31 - 1) * 4096
 PRIORITY_MAX: Final = 1000
+END_AFTER_MAX_S: Final = 10**9
 
 
 def is_name(text: str) -> bool:
@@ -33,15 +34,18 @@ def format_limit(limit: int) -> str:
 
 
 def policy_of(
-    reserve: str | None, priority: int | None, when_full: str | None
-) -> tuple[int, int, int]:
+    reserve: str | None, priority: int | None, when_full: str | None, end_after: int | None
+) -> tuple[int, int, int, int]:
     """Returns a policy as the daemon's numbers. Raises ValueError."""
     if when_full is not None and when_full not in _daemon.WHEN_FULL:
         raise ValueError(f"--when-full is one of {', '.join(_daemon.WHEN_FULL)}: {when_full}")
     if priority is not None and not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
         raise ValueError(f"a priority is -1000 to 1000: {priority}")
+    if end_after is not None and not 0 <= end_after <= END_AFTER_MAX_S:
+        raise ValueError(f"--end-after is 0 to {END_AFTER_MAX_S} seconds: {end_after}")
     return (
         _daemon.UNCHANGED if reserve is None else parse_size(reserve),
         _daemon.UNCHANGED if priority is None else priority % 2**64,
         _daemon.UNCHANGED if when_full is None else _daemon.WHEN_FULL.index(when_full),
+        _daemon.UNCHANGED if end_after is None else end_after,
     )

@@ -15,6 +15,9 @@ added.
     For each ``process`` ``vgpu``, ``gpu`` (null: none yet), ``state``, ``used``, ``swapped``,
     ``wired``, and counts and rates.
 
+What is ``wired`` does not leave the GPU with a turn; memory on other GPUs than ``gpu`` is part of
+it.
+
 Counts are since the program began; those of a virtual GPU include programs that have ended:
 ``launches``, ``fills``, ``to_device``, ``to_host``, ``unknown_functions``, ``bypasses``, ``turns``,
 ``bytes_out``, ``bytes_in``, ``moving_ns``, ``waiting_ns``, ``refusals``. Rates:

@@ -37,6 +37,14 @@ segments = typer.Typer(help="List device memory that is shared by keys, and remo
 
 Process = Annotated[int, typer.Argument(help="The program's process, as gdev ps shows it.")]
 Name = Annotated[str, typer.Argument(help="Name of the virtual GPU.")]
+EndAfter = Annotated[
+    int | None,
+    typer.Option(
+        "--end-after",
+        help="Kill a program that keeps others waiting for so many seconds after its turn is over;"
+        " 0: never.",
+    ),
+]
 Memory = Annotated[
     str, typer.Option("--memory", help="The limit for all its programs together: 60GiB, none.")
 ]
@@ -97,7 +105,7 @@ def environment_of(vgpu: str) -> dict[str, str]:
         known = {one.name for one in daemon.vgpus()}
         if vgpu == "default" and vgpu not in known:
             with contextlib.suppress(FileExistsError):  # another command was sooner
-                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 3)
+                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 4)
         elif vgpu not in known:
             raise OSError(errno.ENOENT, "there is no such virtual GPU (gdev vgpu add)", vgpu)
     return dict(os.environ) | {
@@ -115,13 +123,14 @@ def add_command(
     reserve: Reserve = None,
     priority: Priority = None,
     when_full: WhenFull = None,
+    end_after: EndAfter = None,
     everybody: Annotated[
         bool, typer.Option("--everybody", help="All users may use it, not only its owner.")
     ] = False,
 ) -> None:
     """Add a virtual GPU: gdev vgpu add a --memory 60GiB."""
     owner = _daemon.ALL_USERS if everybody else os.getuid()
-    policy = policy_of(reserve, priority, when_full)
+    policy = policy_of(reserve, priority, when_full, end_after)
     with _daemon.connect(start=True) as daemon:
         daemon.ask(_daemon.ADD, name, limit_of(memory), owner, *policy)
 
@@ -135,10 +144,11 @@ def set_command(
     reserve: Reserve = None,
     priority: Priority = None,
     when_full: WhenFull = None,
+    end_after: EndAfter = None,
 ) -> None:
     """Change a virtual GPU while programs use it: gdev vgpu set a --memory 80GiB."""
     limit = _daemon.UNCHANGED if memory is None else limit_of(memory)
-    policy = policy_of(reserve, priority, when_full)
+    policy = policy_of(reserve, priority, when_full, end_after)
     with _daemon.connect(start=False) as daemon:
         daemon.ask(_daemon.SET, name, limit, _daemon.UNCHANGED, *policy)
 
@@ -219,12 +229,20 @@ def gpu_set_command(
         str | None,
         typer.Option("--host-memory", help="Most of the host's memory for what is swapped out."),
     ] = None,
+    swap_files: Annotated[
+        str | None,
+        typer.Option(
+            "--swap-files",
+            help="Most in files, beside that; programs make them in the folder GDEV_SWAP_FOLDER.",
+        ),
+    ] = None,
 ) -> None:
     """Change what programs may have of the GPUs and of the host."""
     chosen = (
         None if memory is None else limit_of(memory),
         None if spare is None else parse_size(spare),
         None if host_memory is None else parse_size(host_memory),
+        None if swap_files is None else parse_size(swap_files),
     )
     with _daemon.connect(start=True) as daemon:
         daemon.settings(*chosen)

@@ -13,10 +13,19 @@
  *   churn BYTES TIMES     allocates and frees; "ok N": so many allocations failed
  *   timer                 a signal interrupts the program every 20 ms from now on
  *   free KEY              address KEY: "ok N", its address
+ *   wait                  cuCtxSynchronize
  *   info, total           cuMemGetInfo: free and total; cuDeviceTotalMem
  *   reset                 cuDevicePrimaryCtxReset
  *   fill KEY VALUE BYTES  check KEY VALUE BYTES: "ok 1" if all 4-byte numbers are VALUE
  *   sum KEY VALUE BYTES   as check, but kernels do it, and write all anew; KERNELS names the PTX
+ *   spin MILLISECONDS     launches a kernel that takes so long; KERNELS as of sum
+ *   export KEY            cuIpcGetMemHandle: "ok HANDLE"; open HANDLE makes a new key
+ *                         (cuIpcOpenMemHandle), close KEY undoes that
+ *   part KEY OFFSET       a new key for the memory from there on
+ *   range KEY             "ok BASE BYTES": cuMemGetAddressRange
+ *   legacy KEY            "ok 1 BYTES": it can be exported, and its allocation has so many bytes
+ *   sync KEY              CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; dmabuf KEY: a descriptor for others
+ *   context               cuCtxCreate, which becomes current; destroy: ends it
  *   fork                  the child initializes CUDA anew, and answers from now on
  */
 #include <cuda.h>
@@ -60,6 +69,15 @@ CUresult init() {
     result = cuDevicePrimaryCtxRetain(&context, 0);
   }
   return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
+}
+
+CUresult make_context() {
+  CUcontext context = nullptr;
+#if CUDA_VERSION >= 13000
+  return cuCtxCreate(&context, nullptr, 0, 0);
+#else
+  return cuCtxCreate(&context, 0, 0);
+#endif
 }
 
 /** Returns the function for per-thread default streams. */
@@ -166,6 +184,19 @@ CUresult unmap(thing& one) {
   return result == CUDA_SUCCESS ? cuMemAddressFree(one.mapped, one.bytes) : result;
 }
 
+CUresult find_kernel(const char* name, CUfunction& found) {
+  static CUmodule module = nullptr;
+  if (module == nullptr) {
+    const char* const file_name = std::getenv("KERNELS");
+    std::ifstream file(file_name == nullptr ? "" : file_name);
+    const std::string ptx{std::istreambuf_iterator<char>(file), {}};
+    if (const CUresult result = cuModuleLoadData(&module, ptx.c_str()); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return cuModuleGetFunction(&found, module, name);
+}
+
 /** Tells whether all numbers are `value`: a kernel adds them up. Then they are written anew. */
 CUresult sum(CUdeviceptr address, std::uint32_t value, std::uint64_t count, bool& is_right) {
   static CUfunction add_up = nullptr;
@@ -173,17 +204,9 @@ CUresult sum(CUdeviceptr address, std::uint32_t value, std::uint64_t count, bool
   static CUdeviceptr result = 0;
   CUresult error = CUDA_SUCCESS;
   if (add_up == nullptr) {
-    const char* const name = std::getenv("KERNELS");
-    std::ifstream file(name == nullptr ? "" : name);
-    const std::string ptx{std::istreambuf_iterator<char>(file), {}};
-    CUmodule module = nullptr;
-    for (const auto& call :
-         {std::function([&] { return cuModuleLoadData(&module, ptx.c_str()); }),
-          std::function([&] { return cuModuleGetFunction(&fill, module, "gdev_fill"); }),
-          std::function([&] { return cuMemAlloc(&result, sizeof(std::uint64_t)); }),
-          std::function([&] { return cuModuleGetFunction(&add_up, module, "gdev_sum"); })}) {
-      error = error == CUDA_SUCCESS ? call() : error;
-    }
+    error = find_kernel("gdev_fill", fill);
+    error = error == CUDA_SUCCESS ? cuMemAlloc(&result, sizeof(std::uint64_t)) : error;
+    error = error == CUDA_SUCCESS ? find_kernel("gdev_sum", add_up) : error;
   }
   std::uint64_t total = 0;
   void* of_sum[] = {&address, &count, &result};
@@ -200,6 +223,78 @@ CUresult sum(CUdeviceptr address, std::uint32_t value, std::uint64_t count, bool
   }
   is_right = total == count * value;
   return error;
+}
+
+CUresult open_memory(std::istream& words, std::string& said) {
+  std::string text;
+  words >> text;
+  CUipcMemHandle handle{};
+  for (std::size_t i = 0; i < sizeof handle.reserved; ++i) {
+    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  }
+  thing made{"opened"};
+  const CUresult result =
+      cuIpcOpenMemHandle(&made.address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result == CUDA_SUCCESS) {
+    things.push_back(made);
+    said = std::to_string(things.size() - 1);
+  }
+  return result;
+}
+
+CUresult export_memory(CUdeviceptr address, std::string& said) {
+  CUipcMemHandle handle{};
+  const CUresult result = cuIpcGetMemHandle(&handle, address);
+  for (const char byte : handle.reserved) {
+    constexpr const char* digits = "0123456789abcdef";
+    said += digits[static_cast<unsigned char>(byte) / 16];
+    said += digits[static_cast<unsigned char>(byte) % 16];
+  }
+  return result;
+}
+
+/** What a program does with memory that other processes or devices use. */
+CUresult share(const std::string& kind, const thing& one, std::istream& words, std::string& said) {
+  if (kind == "export") {
+    return export_memory(one.address, said);
+  }
+  if (kind == "close") {
+    return cuIpcCloseMemHandle(one.address);
+  }
+  if (kind == "part") {
+    std::size_t offset = 0;
+    words >> offset;
+    said = std::to_string(things.size());
+    const CUdeviceptr begin = one.address + offset;
+    things.push_back({"part", begin});
+    return CUDA_SUCCESS;
+  }
+  if (kind == "range") {
+    CUdeviceptr base = 0;
+    std::size_t bytes = 0;
+    const CUresult result = cuMemGetAddressRange(&base, &bytes, one.address);
+    said = std::to_string(base) + " " + std::to_string(bytes);
+    return result;
+  }
+  if (kind == "legacy") {
+    int is_capable = 0;
+    std::size_t bytes = 0;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                   CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void* places[] = {&is_capable, &bytes};
+    const CUresult result = cuPointerGetAttributes(2, which, places, one.address);
+    said = std::to_string(is_capable) + " " + std::to_string(bytes);
+    return result;
+  }
+  if (kind == "sync") {
+    const unsigned yes = 1;
+    return cuPointerSetAttribute(&yes, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, one.address);
+  }
+  int file = -1;
+  const CUresult result = cuMemGetHandleForAddressRange(&file, one.address, block,
+                                                        CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  close(file);
+  return result;
 }
 
 /** Does what a line says. Stores what to print after "ok". */
@@ -235,6 +330,24 @@ CUresult obey(const std::string& line, std::string& said) {
     things.push_back(made);
     said = std::to_string(things.size() - 1);
     return result;
+  }
+  if (kind == "open") {
+    return open_memory(words, said);
+  }
+  if (kind == "export" || kind == "close" || kind == "part" || kind == "range" ||
+      kind == "legacy" || kind == "sync" || kind == "dmabuf") {
+    return share(kind, named(), words, said);
+  }
+  if (kind == "wait") {
+    return cuCtxSynchronize();
+  }
+  if (kind == "context") {
+    return make_context();
+  }
+  if (kind == "destroy") {
+    CUcontext context = nullptr;
+    cuCtxGetCurrent(&context);
+    return cuCtxDestroy(context);
   }
   if (kind == "churn") {
     std::size_t bytes = 0;
@@ -284,6 +397,17 @@ CUresult obey(const std::string& line, std::string& said) {
                ? "1"
                : "0";
     return result;
+  }
+  if (kind == "spin") {
+    std::uint64_t nanoseconds = 0;
+    words >> nanoseconds;
+    nanoseconds *= 1'000'000;
+    CUfunction spin = nullptr;
+    void* parameters[] = {&nanoseconds};
+    const CUresult result = find_kernel("gdev_spin", spin);
+    return result != CUDA_SUCCESS
+               ? result
+               : cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr);
   }
   if (kind == "sum") {
     const CUdeviceptr address = named().address;

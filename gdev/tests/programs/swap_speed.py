@@ -84,7 +84,7 @@ def main() -> int:
             if cycle in (0, 1, cycles - 1):
                 print(json.dumps({"cycle": cycle, "out": out, "in": back}), flush=True)
         most = size + size // 8
-        daemon.ask(_daemon.SETTINGS, "", most, _daemon.UNCHANGED, _daemon.UNCHANGED)
+        daemon.ask(_daemon.SETTINGS, "", most, *[_daemon.UNCHANGED] * 3)
         other = Holder(program, size, 200)
         one.check()
         other.check()

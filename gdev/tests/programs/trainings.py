@@ -20,7 +20,7 @@ from gdev import _daemon, _files, cli
 
 PROGRAM = Path(__file__).with_name("torch_training.py")
 # Until all programs have their models.
-HEAD_START_S = 60.0
+HEAD_START_S = 30.0
 
 
 def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def main() -> int:
     environment = cli.environment_of("default")
     with _daemon.Daemon(_files.socket_path()) as daemon:
         memory = int(sum(one["reserved_mib"] for one in alone) / ratio) << 20
-        daemon.ask(_daemon.SETTINGS, "", memory, _daemon.UNCHANGED, _daemon.UNCHANGED)
+        daemon.ask(_daemon.SETTINGS, "", memory, *[_daemon.UNCHANGED] * 3)
     at = ["--start", str(time.time() + HEAD_START_S)]
     running = [start([*rest, *seed, *at], environment) for seed in seeds]
     clients: list[_daemon.Client] = []

@@ -26,7 +26,8 @@ def top_command(
 ) -> None:
     """Watch GPUs, virtual GPUs and programs: memory, turns, what is moved, waits, launches.
 
-    Rates are those of the last interval.
+    Rates are those of the last interval. Wired memory does not leave the GPU with a turn, or is on
+    another GPU.
     """
     with _daemon.connect(start=False) as daemon, contextlib.suppress(KeyboardInterrupt):
         views = _views(daemon, interval)

@@ -1,0 +1,163 @@
+#include "interposer/context_calls.hpp"
+
+#include <cuda.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "interposer/driver.hpp"
+#include "interposer/driver_scope.hpp"
+#include "interposer/gate.hpp"
+#include "interposer/ipc.hpp"
+#include "interposer/ledger.hpp"
+#include "interposer/shared_memory.hpp"
+#include "interposer/swappable_memory.hpp"
+
+namespace gdev {
+
+namespace {
+
+/** Calls the driver to end a context; null: none that is known. */
+template <typename Call>
+CUresult end_context(CUcontext context, Call&& call) {
+  if (context == nullptr) {
+    return call();
+  }
+  const submission in_turn(work::other);
+  detach_all(context);
+  close_imports(context);
+  swappable().free_all(context);
+  auto freed = allocations().take_all(context);
+  auto freed_arrays = arrays().take_all(context);
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) {
+    allocations().put_back(std::move(freed));
+    arrays().put_back(std::move(freed_arrays));
+  }
+  return result;
+}
+
+template <function_id Id>
+CUresult ctx_destroy(CUcontext context) noexcept {
+  return end_context(context, [&] { return call_driver<CUresult>(Id, context); });
+}
+
+/** The primary contexts that were retained, by device. */
+struct primary_contexts {
+  std::mutex mutex;
+  std::map<CUdevice, CUcontext> of;
+};
+
+primary_contexts& primaries() noexcept {
+  static primary_contexts& only = *new primary_contexts;
+  return only;
+}
+
+CUcontext primary_of(CUdevice device) noexcept {
+  const std::lock_guard lock(primaries().mutex);
+  const auto found = primaries().of.find(device);
+  return found == primaries().of.end() ? nullptr : found->second;
+}
+
+CUresult primary_retain(CUcontext* context, CUdevice device) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRetain, context, device);
+  if (result == CUDA_SUCCESS) {
+    swappable().note_context(*context);
+    const std::lock_guard lock(primaries().mutex);
+    primaries().of[device] = *context;
+  }
+  return result;
+}
+
+template <function_id Id, typename Function>
+struct makes_context;
+
+template <function_id Id, typename... Arguments>
+struct makes_context<Id, CUresult(CUcontext*, Arguments...)> {
+  static CUresult call(CUcontext* made, Arguments... arguments) noexcept {
+    const CUresult result = call_driver<CUresult>(Id, made, arguments...);
+    if (result == CUDA_SUCCESS) {
+      swappable().note_context(*made);
+    }
+    return result;
+  }
+};
+
+CUresult enable_peer_access(CUcontext peer, unsigned flags) noexcept {
+  const CUresult result = call_driver<CUresult>(id_cuCtxEnablePeerAccess, peer, flags);
+  CUdevice user = 0;
+  CUdevice owner = 0;
+  if (result != CUDA_SUCCESS || call_driver<CUresult>(id_cuCtxGetDevice, &user) != CUDA_SUCCESS) {
+    return result;
+  }
+  {
+    const driver_scope scope(peer);
+    if (call_driver<CUresult>(id_cuCtxGetDevice, &owner) != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  const submission in_turn(work::other);
+  give_access_to_imports(owner, user);
+  return swappable().give_access(owner, user);
+}
+
+template <function_id Id>
+CUresult primary_release(CUdevice device) noexcept {
+  const CUresult result = call_driver<CUresult>(Id, device);
+  unsigned flags = 0;
+  int is_active = 1;
+  if (result == CUDA_SUCCESS &&
+      call_driver<CUresult>(id_cuDevicePrimaryCtxGetState, device, &flags, &is_active) ==
+          CUDA_SUCCESS &&
+      is_active == 0) {
+    // The last release has ended it.
+    static_cast<void>(end_context(primary_of(device), [] { return CUDA_SUCCESS; }));
+  }
+  return result;
+}
+
+template <function_id Id>
+CUresult primary_reset(CUdevice device) noexcept {
+  return end_context(primary_of(device), [&] { return call_driver<CUresult>(Id, device); });
+}
+
+template <typename Function>
+void* address_of(Function* function) noexcept {
+  return reinterpret_cast<void*>(function);
+}
+
+template <function_id Id, typename Function>
+void* makes() noexcept {
+  return address_of(&makes_context<Id, Function>::call);
+}
+
+}  // namespace
+
+void* context_wrapper(function_id id) noexcept {
+  switch (id) {
+    case id_cuCtxDestroy: return address_of(&ctx_destroy<id_cuCtxDestroy>);
+    case id_cuCtxDestroy_v2: return address_of(&ctx_destroy<id_cuCtxDestroy_v2>);
+    case id_cuDevicePrimaryCtxRetain: return address_of(&primary_retain);
+    case id_cuDevicePrimaryCtxRelease:
+      return address_of(&primary_release<id_cuDevicePrimaryCtxRelease>);
+    case id_cuDevicePrimaryCtxRelease_v2:
+      return address_of(&primary_release<id_cuDevicePrimaryCtxRelease_v2>);
+    case id_cuDevicePrimaryCtxReset: return address_of(&primary_reset<id_cuDevicePrimaryCtxReset>);
+    case id_cuDevicePrimaryCtxReset_v2:
+      return address_of(&primary_reset<id_cuDevicePrimaryCtxReset_v2>);
+    case id_cuCtxCreate: return makes<id_cuCtxCreate, CUresult(CUcontext*, unsigned, CUdevice)>();
+    case id_cuCtxCreate_v2:
+      return makes<id_cuCtxCreate_v2, CUresult(CUcontext*, unsigned, CUdevice)>();
+    case id_cuCtxCreate_v3:
+      return makes<id_cuCtxCreate_v3,
+                   CUresult(CUcontext*, CUexecAffinityParam*, int, unsigned, CUdevice)>();
+    case id_cuCtxCreate_v4:
+      return makes<id_cuCtxCreate_v4,
+                   CUresult(CUcontext*, CUctxCreateParams*, unsigned, CUdevice)>();
+    case id_cuCtxEnablePeerAccess: return address_of(&enable_peer_access);
+    default: return nullptr;
+  }
+}
+
+}  // namespace gdev

@@ -1,0 +1,84 @@
+#include "interposer/swap_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "interposer/client.hpp"
+
+namespace gdev {
+
+namespace {
+
+/** Reads or writes all bytes. Returns an errno, or 0. */
+template <typename Call, typename Byte>
+int transfer(Call&& call, int file, std::int64_t at, Byte* bytes, std::size_t size) {
+  while (size != 0) {
+    const ssize_t moved = call(file, bytes, size, at);
+    if (moved <= 0) {
+      if (moved < 0 && errno == EINTR) {
+        continue;
+      }
+      return moved < 0 ? errno : EIO;
+    }
+    at += moved;
+    bytes += moved;
+    size -= static_cast<std::size_t>(moved);
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool swap_file::open() {
+  if (file_ >= 0 || is_impossible_) {
+    return file_ >= 0;
+  }
+  const char* const folder = std::getenv("GDEV_SWAP_FOLDER");
+  if (folder != nullptr && *folder != '\0') {
+    file_ = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC | O_DIRECT, 0600);
+    if (file_ < 0) {  // a file system without direct I/O
+      file_ = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    }
+  }
+  is_impossible_ = file_ < 0;
+  return file_ >= 0;
+}
+
+std::int64_t swap_file::take(std::size_t bytes) {
+  if (!open()) {
+    return none;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = free_.find(bytes); found != free_.end()) {
+      const std::int64_t place = found->second;
+      free_.erase(found);
+      return place;
+    }
+  }
+  const auto size = static_cast<std::int64_t>(bytes);
+  if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0 ||
+      posix_fallocate(file_, end_, size) != 0) {
+    return none;
+  }
+  end_ += size;
+  return end_ - size;
+}
+
+void swap_file::give(std::int64_t place, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  free_.emplace(bytes, place);
+}
+
+int swap_file::write(std::int64_t place, const std::byte* from, std::size_t bytes) const {
+  return transfer(pwrite, file_, place, from, bytes);
+}
+
+int swap_file::read(std::int64_t place, std::byte* to, std::size_t bytes) const {
+  return transfer(pread, file_, place, to, bytes);
+}
+
+}  // namespace gdev

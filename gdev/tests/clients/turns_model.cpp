@@ -1,0 +1,341 @@
+/**
+ * Simulated clients drive the daemon's accounts and turns with random events, in virtual time:
+ * turns_model FIRST COUNT, a run for each seed. Every second run has hostile clients too.
+ *
+ * Checked after each event: the invariants of accounts.hpp and turns.hpp, and that the memory on a
+ * GPU never rises above its capacity. Checked at the end of a run: with honest clients and without
+ * further changes, each client gets its turn and an answer. Ends with 1 and prints the seed of the
+ * first run that fails.
+ */
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "clients/turns_model_world.hpp"
+
+namespace turns_model {
+
+namespace {
+
+class simulation : private world {
+ public:
+  using world::world;
+
+  void run() {
+    for (int i = 0; i < 400; ++i) {
+      run_until(now_ + (percent(70) ? below(20 * ms) : below(700 * ms)));
+      do_something();
+      check();
+    }
+    check_liveness();
+  }
+
+  /** Prints the state, for a run that has failed. */
+  void print() {
+    std::printf("now %.3f s; capacity %llu of %llu, spare %llu\n", static_cast<double>(now_) / 1e9,
+                number(settings_.capacity), number(total_), number(settings_.spare));
+    for (const gdev::gpu_report& one : turns().gpus()) {
+      std::printf("gpu %llu: capacity %llu, rooms %llu\n", number(one.number), number(one.capacity),
+                  number(one.rooms));
+    }
+    for (std::size_t i = 0; i < vgpus; ++i) {
+      std::printf("vgpu %s: limit %llu, reserve %llu, priority %d, when full %d\n", name(i).c_str(),
+                  number(limits_[i]), number(policies_[i].reserve), policies_[i].priority,
+                  static_cast<int>(policies_[i].when_full));
+    }
+    for (const sim_client& one : clients_) {
+      std::printf(
+          "client %llu%s in %s on %llu: used %llu, swappable %llu, resident %llu, wants "
+          "%llu%s%s%s%s%s",
+          number(one.id), one.is_hostile ? " (hostile)" : "", name(one.vgpu).c_str(),
+          number(one.gpu), number(one.used), number(one.size), number(one.resident),
+          number(one.wanted), one.has_work ? ", work" : "", one.is_off ? ", off" : "",
+          one.is_leaving ? ", leaving" : "", one.is_entering ? ", entering" : "",
+          one.has_asked ? ", asked" : "");
+      if (one.id != 0) {
+        const gdev::turn_report said = turns().report(one.id, now_);
+        std::printf("; phase %d, granted %llu, used %llu, room %u, order %u%s",
+                    static_cast<int>(said.now), number(accounts().granted(one.id)),
+                    number(accounts().used(one.id)), one.page->room.load(), order(one),
+                    said.is_paused ? ", paused" : "");
+      }
+      std::printf("\n");
+    }
+  }
+
+ private:
+  static unsigned long long number(std::uint64_t value) { return value; }
+
+  // --- Events ---
+
+  void do_something() {
+    const std::uint64_t kind = below(100);
+    if (kind < 12 && clients_.size() < clients_max) {
+      sim_client& made = clients_.emplace_back();
+      made.is_hostile = has_hostile_ && percent(40);
+      made.vgpu = below(vgpus);
+      made.gpu = 1 + below(gpus_);
+      if (percent(10)) {
+        made.gpu = 0;
+      }
+      connect(made);
+      return;
+    }
+    if (kind < 16) {
+      change_settings();
+      return;
+    }
+    if (kind < 20) {
+      if (!are_all_here()) {
+        return;  // a limit that falls now hides what a client has that has not come back
+      }
+      const std::size_t which = below(vgpus);
+      limits_[which] = 1 + below(2 * total_);
+      policies_[which] = random_policy();
+      require(accounts().set(name(which), limits_[which], gdev::all_users, policies_[which]) == 0,
+              "set");
+      return;
+    }
+    if (kind < 22) {
+      restart_daemon();
+      return;
+    }
+    if (clients_.empty()) {
+      return;
+    }
+    const std::size_t index = below(clients_.size());
+    sim_client& one = clients_[index];
+    if (kind < 25) {
+      disconnect(one);
+      clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(index));
+    } else if (kind < 30) {
+      if (one.id != 0) {
+        turns().pause(one.id, percent(40), now_);
+      }
+    } else if (kind < 55) {
+      if (one.wanted == 0) {
+        one.wanted = 1 + below(percent(80) ? total_ / 2 : 2 * total_);
+        one.wanted_ns = now_;
+        one.asks_ns = now_;
+        one.has_work = true;
+      }
+    } else if (kind < 65) {
+      free_some(one);
+    } else if (kind < 90) {
+      one.has_work = percent(70);
+      one.acts_ns = std::min(one.acts_ns, one.is_off && one.has_work ? now_ : never);
+    } else if (kind < 95) {
+      one.stays = static_cast<int>(below(3));
+    } else if (one.id != 0 && one.gpu != 0 && !one.is_hostile) {
+      report_gpu(one);
+    }
+  }
+
+  void report_gpu(const sim_client& one) {
+    const std::uint64_t outside = percent(50) ? 0 : below(total_ / 3);  // other programs' memory
+    const std::uint64_t busy = std::min(total_, physical(one.gpu) + outside);
+    rooms_.clear();
+    turns().use_gpu(one.id, one.gpu, total_, total_ - busy, now_);
+  }
+
+  void change_settings() {
+    settings_.capacity = percent(50) ? total_ : 1 + below(total_);
+    settings_.spare = percent(50) ? 0 : below(settings_.capacity / 4);
+    settings_.host = percent(80) ? gdev::account_units_max : below(clients_max * total_);
+    rooms_.clear();
+    turns().change(settings_, now_);
+  }
+
+  void restart_daemon() {
+    std::array<std::uint64_t, vgpus> used{};
+    for (sim_client& one : clients_) {
+      used[one.vgpu] += one.used;
+      one.id = 0;
+      one.acts_ns = now_ + below(settle_ns / 2);
+      one.asks_ns = one.wanted != 0 ? now_ + settle_ns / 2 : never;
+    }
+    // A new daemon believes what clients have as far as the limit goes. Beyond it, it knows less
+    // than there is.
+    for (std::size_t i = 0; i < vgpus; ++i) {
+      limits_[i] = std::max(limits_[i], used[i]);
+    }
+    start_daemon();
+    turns().wait_for_clients(now_ + settle_ns);
+  }
+
+  void run_until(std::uint64_t end) {
+    for (;;) {
+      for (const gdev::client_id id : turns().take_signals()) {
+        for (sim_client& one : clients_) {
+          if (one.id == id && !one.is_hostile) {
+            one.acts_ns = std::min(one.acts_ns, now_ + below(5 * ms));
+            one.asks_ns = one.wanted != 0 ? std::min(one.asks_ns, now_ + below(5 * ms)) : never;
+          }
+        }
+      }
+      std::uint64_t next = std::min(end, due_ns_);
+      for (const sim_client& one : clients_) {
+        next = std::min({next, one.acts_ns, one.asks_ns});
+      }
+      now_ = std::max(now_, next);
+      due_ns_ = turns().tick(now_);
+      require(due_ns_ > now_, "tick() is due at once");
+      check();
+      if (next >= end) {
+        return;
+      }
+      for (sim_client& one : clients_) {
+        if (one.acts_ns <= now_) {
+          act(one);
+          wake_program(one);
+          check();
+        }
+        if (one.asks_ns <= now_) {
+          ask(one);
+          check();
+        }
+      }
+    }
+  }
+
+  /** A program that waits at the gate goes on, or comes to wait there. */
+  void wake_program(sim_client& one) {
+    if (!one.is_off && one.wanted != 0) {
+      one.asks_ns = std::min(one.asks_ns, now_);
+    }
+    if (one.is_off && one.has_work && one.waits_since_ns == never) {
+      one.waits_since_ns = now_;
+    }
+  }
+
+  // --- What must hold ---
+
+  [[nodiscard]] bool are_all_here() const {
+    return std::all_of(clients_.begin(), clients_.end(),
+                       [](const sim_client& one) { return one.id != 0; });
+  }
+
+  void check() {
+    for (const gdev::vgpu_report& one : accounts().vgpus()) {
+      const auto before = granted_.find(one.name);
+      const std::uint64_t most =
+          before == granted_.end() ? one.granted : std::max(one.limit, before->second);
+      require(one.granted <= most, "grants rose above the limit");
+      granted_[one.name] = one.granted;
+      require(one.used <= one.granted, "more is in use than granted");
+    }
+    for (const sim_client& one : clients_) {
+      if (one.id != 0 && !one.is_hostile) {
+        check(one);
+      }
+    }
+    for (const gdev::gpu_report& one : turns().gpus()) {
+      require(one.number != 0 && one.total == total_, "a GPU that is none");
+      const auto before = rooms_.find(one.number);
+      require(before == rooms_.end() || one.rooms <= std::max(one.capacity, before->second),
+              "rooms rose above the capacity");
+      rooms_[one.number] = one.rooms;
+      std::uint64_t partial = 0;
+      for (const sim_client& of : clients_) {
+        partial += of.gpu == one.number && of.id != 0 && !of.is_hostile &&
+                           turns().report(of.id, now_).now == phase::entering &&
+                           of.page->room.load() < accounts().used(of.id)
+                       ? 1
+                       : 0;
+      }
+      require(partial <= 1, "two clients enter with less than they need");
+    }
+    for (std::uint64_t gpu = 1; gpu <= gpus_; ++gpu) {
+      std::uint64_t rooms = turns().rooms_of(gpu);
+      for (const sim_client& one : clients_) {
+        rooms += one.id == 0 && one.gpu == gpu ? present_of(one) : 0;
+      }
+      require(physical(gpu) <= std::max(std::min(settings_.capacity, total_), rooms),
+              "memory on the GPU rose above the capacity");
+    }
+  }
+
+  void check(const sim_client& one) {
+    const gdev::account_state word = one.page->account.load();
+    require(word.used <= word.granted, "a client has more than its grant");
+    require(word.granted <= accounts().granted(one.id), "a word has more than the grant");
+    const gdev::vgpu_report vgpu = accounts().report(one.id);
+    require(vgpu.granted <= vgpu.limit || word.is_strict || word.granted == 0,
+            "a grant above the limit is not strict");
+    const phase now = turns().report(one.id, now_).now;
+    require(one.is_off || now == phase::in || now == phase::leaving, "work runs out of turn");
+  }
+
+  /** A limit that was lowered makes grants strict; a client that joins later is not. */
+  static bool is_limited(const sim_client& one) { return one.used != 0; }
+
+  /** Waits until each client had its turn. */
+  void check_liveness() {
+    for (std::size_t i = clients_.size(); i-- > 0;) {
+      if (clients_[i].is_hostile) {
+        disconnect(clients_[i]);
+        clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    for (std::size_t i = 0; i < vgpus; ++i) {
+      policies_[i].reserve = 0;  // what was promised is not taken away
+      policies_[i].priority = 0;
+      require(accounts().set(name(i), limits_[i], gdev::all_users, policies_[i]) == 0, "set");
+    }
+    for (sim_client& one : clients_) {
+      if (one.id != 0) {
+        turns().pause(one.id, false, now_);
+      }
+      one.has_work = true;
+      one.stays = 0;
+      one.acts_ns = std::min(one.acts_ns, now_);
+    }
+    // A round: each waits for the turns of all others, and for moves.
+    const std::uint64_t round =
+        2 * settle_ns + 2 * clients_max * (settings_.longest_ns + 3000 * ms);
+    for (sim_client& one : clients_) {
+      one.waits_since_ns = one.is_off ? now_ : never;
+      one.wanted_ns = now_;
+    }
+    const std::uint64_t end = now_ + round;
+    while (now_ < end) {
+      run_until(std::min(end, now_ + 100 * ms));
+    }
+    for (const sim_client& one : clients_) {
+      const bool fits =
+          one.gpu == 0 || one.used + one.wanted + settings_.spare <= turns().most_for(one.id);
+      require(one.id != 0, "a client is not back");
+      require(!fits || !one.is_off || one.waits_since_ns > end - round, "a client gets no turn");
+      require(!fits || one.wanted == 0 || policies_[one.vgpu].when_full == gdev::full_policy::wait,
+              "a client gets no answer");
+    }
+  }
+};
+
+}  // namespace
+
+}  // namespace turns_model
+
+int main(int count, char** arguments) {
+  const std::uint64_t first = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 1;
+  const std::uint64_t runs = count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1;
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    try {
+      turns_model::simulation one(seed);
+      try {
+        one.run();
+      } catch (const std::exception&) {
+        one.print();
+        throw;
+      }
+    } catch (const std::exception& error) {
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), error.what());
+      return 1;
+    }
+  }
+  return 0;
+}

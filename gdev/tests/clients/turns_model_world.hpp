@@ -1,0 +1,355 @@
+/** The world of turns_model: a daemon's objects, and clients that act on them in virtual time. */
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "daemon/accounts.hpp"
+#include "daemon/turns.hpp"
+
+namespace turns_model {
+
+using gdev::phase;
+using gdev::turn_event;
+
+constexpr std::uint64_t ms = 1'000'000;
+constexpr std::uint64_t never = gdev::turns::never;
+constexpr std::uint64_t settle_ns = 1500 * ms;  // as in answers.cpp
+constexpr std::size_t vgpus = 2;
+constexpr std::size_t clients_max = 6;
+
+void require(bool is_right, const std::string& what) {
+  if (!is_right) {
+    throw std::runtime_error(what);
+  }
+}
+
+/** A daemon, whose objects are made anew when it is started anew. */
+struct daemon_objects {
+  gdev::accounts all;
+  gdev::turns turns{all};
+};
+
+struct sim_client {
+  gdev::client_id id = 0;  // 0: it has not come back to a new daemon yet
+  std::unique_ptr<gdev::client_page> page;
+  bool is_hostile = false;
+  std::size_t vgpu = 0;
+  std::uint64_t gpu = 0;
+  // The program: units.
+  std::uint64_t used = 0;
+  std::uint64_t size = 0;  // of that, what leaves the GPU with a turn
+  std::uint64_t resident = 0;
+  std::uint64_t wanted = 0;  // a request that waits
+  std::uint64_t wanted_ns = 0;
+  bool has_work = false;
+  // The thread of its turns.
+  bool is_leaving = false;
+  bool is_off = false;  // off, or entering
+  bool is_entering = false;
+  bool has_asked = false;
+  int stays = 0;  // so often it will not be able to leave
+  std::uint64_t acts_ns = never;
+  std::uint64_t asks_ns = never;
+  std::uint64_t waits_since_ns = never;
+};
+
+/**
+ * The daemon's objects and its clients.
+ *
+ * A client behaves as turn_service.cpp and client.cpp do. The thread of its turns acts when it is
+ * signalled, when its own program wakes it, or when its own time is up.
+ */
+class world {
+ public:
+  explicit world(std::uint64_t seed) : chance_(seed), has_hostile_(seed % 2 == 1) {
+    constexpr std::array<std::uint64_t, 3> totals{1000, 100'000, 2'000'000};
+    total_ = totals[below(totals.size())];
+    gpus_ = 1 + below(2);
+    settings_.longest_ns = (200 + below(2000)) * ms;
+    settings_.capacity = percent(50) ? total_ : total_ - below(total_ / 2);
+    settings_.spare = percent(50) ? 0 : below(settings_.capacity / 4);
+    for (std::size_t i = 0; i < vgpus; ++i) {
+      limits_[i] = 1 + below(2 * total_);
+      policies_[i] = random_policy();
+    }
+    start_daemon();
+  }
+
+ protected:
+  std::uint64_t below(std::uint64_t most) { return most == 0 ? 0 : chance_() % most; }
+  bool percent(std::uint64_t how_often) { return below(100) < how_often; }
+
+  gdev::vgpu_policy random_policy() {
+    return {percent(70) ? 0 : below(total_), static_cast<int>(below(3)),
+            static_cast<gdev::full_policy>(percent(60) ? 0 : below(3))};
+  }
+
+  static std::string name(std::size_t vgpu) {
+    return std::string(1, static_cast<char>('a' + vgpu));
+  }
+
+  gdev::turns& turns() { return daemon_->turns; }
+  gdev::accounts& accounts() { return daemon_->all; }
+
+  void start_daemon() {
+    daemon_ = std::make_unique<daemon_objects>();
+    turns().change(settings_, now_);
+    for (std::size_t i = 0; i < vgpus; ++i) {
+      require(accounts().add(name(i), limits_[i], gdev::all_users, policies_[i]) == 0, "add");
+    }
+    rooms_.clear();
+    granted_.clear();
+    due_ns_ = now_;
+  }
+
+  static std::uint64_t present_of(const sim_client& one) {
+    return one.is_hostile ? 0 : one.used - one.size + one.resident;
+  }
+
+  std::uint64_t physical(std::uint64_t gpu) const {
+    std::uint64_t present = 0;
+    for (const sim_client& one : clients_) {
+      present += one.gpu == gpu ? present_of(one) : 0;
+    }
+    return present;
+  }
+
+  void use_gpu(const sim_client& one) {
+    rooms_.clear();
+    turns().use_gpu(one.id, one.gpu, total_, total_ - std::min(total_, physical(one.gpu)), now_);
+  }
+
+  // --- What clients do ---
+
+  void publish(sim_client& one) {
+    one.page->swappable.store(static_cast<std::uint32_t>(one.size));
+    one.page->resident.store(static_cast<std::uint32_t>(one.resident));
+  }
+
+  int tell(sim_client& one, turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) {
+    return one.id == 0 ? ENOTCONN : turns().happen(one.id, what, a, b, now_);
+  }
+
+  /** Joins, or comes back to a daemon that was started anew. */
+  void connect(sim_client& one) {
+    one.page = std::make_unique<gdev::client_page>();
+    publish(one);
+    const std::uint64_t id = next_id_++;
+    require(accounts().join(id, name(one.vgpu), id, 0, one.page->account, one.used, 0) == 0,
+            "join");
+    one.id = id;
+    turns().join(id, *one.page, {}, now_);
+    turns().use_gpu(id, one.gpu, total_, total_, now_);
+    if (one.is_leaving || one.is_off) {
+      turns().come_back_out(id, now_);
+    }
+    one.acts_ns = now_;
+    rooms_.clear();  // what it had counts, whatever is there
+    granted_.clear();
+  }
+
+  void disconnect(sim_client& one) {
+    if (one.id != 0) {
+      turns().leave(one.id, now_);
+      accounts().leave(one.id);
+      one.id = 0;
+    }
+  }
+
+  [[nodiscard]] std::uint32_t order(const sim_client& one) const { return one.page->order.load(); }
+
+  /** The thread of a client's turns acts. Sets when it acts next, if it is not signalled. */
+  void act(sim_client& one) {
+    one.acts_ns = never;
+    if (one.id == 0) {
+      connect(one);
+    } else if (one.is_hostile) {
+      be_hostile(one);
+    } else if (one.is_leaving) {
+      leave(one);
+    } else if (one.is_entering) {
+      enter(one);
+    } else if (one.is_off) {
+      if ((order(one) & gdev::order_report) != 0) {
+        one.has_asked = false;
+        tell(one, turn_event::left);
+      }
+      if ((order(one) & gdev::order_out) == 0) {
+        one.is_entering = true;
+        enter(one);
+      } else if (one.has_work && !one.has_asked) {
+        one.has_asked = tell(one, turn_event::waits) == 0;
+        one.acts_ns = (order(one) & gdev::order_out) == 0 ? now_ : never;
+      }
+    } else if ((order(one) & gdev::order_out) != 0 ||
+               ((order(one) & gdev::order_contended) != 0 && !one.has_work &&
+                tell(one, turn_event::leaves) == 0)) {
+      one.is_leaving = true;
+      one.acts_ns = now_ + below(30 * ms);
+    } else if ((order(one) & gdev::order_contended) != 0) {
+      one.acts_ns = now_ + 40 * ms;
+    }
+  }
+
+  std::uint64_t part_of(std::uint64_t units) {
+    return std::min(units, total_ / 16 + below(total_));
+  }
+
+  void leave(sim_client& one) {
+    if (one.stays > 0 && one.resident == one.size) {
+      --one.stays;
+      one.is_leaving = false;
+      tell(one, turn_event::stays, percent(50) ? EBUSY : ENOMEM);
+      one.acts_ns = now_ + 20 * ms;
+      return;
+    }
+    one.resident -= part_of(one.resident);
+    publish(one);
+    if (one.resident != 0) {
+      tell(one, turn_event::released, one.resident * gdev::account_unit);
+      one.acts_ns = now_ + below(20 * ms);
+      return;
+    }
+    one.is_leaving = false;
+    one.is_off = true;
+    one.has_asked = false;
+    tell(one, turn_event::left, one.size * gdev::account_unit, 1 + below(100 * ms));
+    one.acts_ns = now_;
+  }
+
+  void enter(sim_client& one) {
+    if ((order(one) & gdev::order_out) != 0) {
+      one.resident = 0;
+      publish(one);
+      one.is_entering = false;
+      one.has_asked = false;
+      tell(one, turn_event::left);
+      one.acts_ns = now_;
+      return;
+    }
+    const std::uint64_t wired = one.used - one.size;
+    const std::uint64_t room =
+        one.page->room.load() - std::min<std::uint64_t>(one.page->room.load(), wired);
+    if (room > one.resident) {
+      one.resident += part_of(std::min(room, one.size) - std::min(one.resident, one.size));
+      publish(one);
+    }
+    one.acts_ns = now_ + (room > one.resident ? below(20 * ms) : 200 * ms);
+    if (one.resident != one.size) {
+      return;
+    }
+    const int error =
+        tell(one, turn_event::entered, one.size * gdev::account_unit, 1 + below(100 * ms));
+    if (error == EAGAIN) {
+      return;
+    }
+    require(error == 0, "a client could not enter");
+    one.is_entering = false;
+    one.is_off = false;
+    one.has_asked = false;
+    one.waits_since_ns = never;
+    one.acts_ns = now_;
+  }
+
+  /** A client's program asks for what it wants, as try_to_use() does. */
+  void ask(sim_client& one) {
+    one.asks_ns = never;
+    if (one.wanted == 0 || one.id == 0 || one.is_off || one.is_hostile) {
+      return;  // it asks again when its turn begins
+    }
+    if (one.gpu == 0) {
+      one.gpu = 1 + below(gpus_);
+      use_gpu(one);
+    }
+    if (!one.page->account.use(one.wanted)) {
+      const int error = turns().want(one.id, one.wanted, false, now_);
+      if (error == EAGAIN) {
+        one.asks_ns = now_ + 200 * ms;
+        return;
+      }
+      require(error == 0 || error == ENOMEM, "want");
+      if (error == ENOMEM) {
+        one.wanted = 0;
+        return;
+      }
+    }
+    one.used += one.wanted;
+    if (percent(80)) {
+      one.size += one.wanted;
+      one.resident += one.wanted;
+    }
+    one.wanted = 0;
+    publish(one);
+  }
+
+  void free_some(sim_client& one) {
+    if (one.is_off || one.is_hostile || one.is_leaving) {
+      return;  // it waits at the gate
+    }
+    const bool is_swappable = percent(80);
+    const std::uint64_t units = below((is_swappable ? one.size : one.used - one.size) + 1);
+    one.used -= units;
+    one.size -= is_swappable ? units : 0;
+    one.resident -= is_swappable ? units : 0;
+    publish(one);
+    one.page->account.free(units);
+  }
+
+  std::uint64_t any_number() {
+    const std::array<std::uint64_t, 7> some{
+        0, 1, below(total_), total_, total_ * gdev::account_unit, ~std::uint64_t{0}, chance_()};
+    return some[below(some.size())];
+  }
+
+  void be_hostile(sim_client& one) {
+    const auto word = [&] { return static_cast<std::uint32_t>(any_number()); };
+    if (percent(50)) {
+      one.page->swappable.store(word());
+    }
+    if (percent(50)) {
+      one.page->resident.store(word());
+    }
+    if (percent(30)) {
+      one.page->order.store(word());
+    }
+    if (percent(30)) {
+      one.page->room.store(word());
+    }
+    if (percent(50)) {
+      one.page->account.start({word() & 0x7FFFFFFF, word(), percent(50)});
+    }
+    if (percent(20)) {
+      turns().want(one.id, any_number(), any_number() == 1, now_);
+    }
+    tell(one, static_cast<turn_event>(percent(95) ? 1 + below(6) : any_number()), any_number(),
+         any_number());
+    one.acts_ns = now_ + below(100 * ms);
+  }
+
+  std::mt19937_64 chance_;
+  bool has_hostile_;
+  std::uint64_t total_ = 0;
+  std::uint64_t gpus_ = 1;
+  std::uint64_t now_ = 1;
+  std::uint64_t due_ns_ = 1;
+  std::uint64_t next_id_ = 1;
+  gdev::turn_settings settings_;
+  std::array<std::uint64_t, vgpus> limits_{};
+  std::array<gdev::vgpu_policy, vgpus> policies_{};
+  std::unique_ptr<daemon_objects> daemon_;
+  std::vector<sim_client> clients_;
+  // After the last event; none where any value is right next.
+  std::map<std::uint64_t, std::uint64_t> rooms_;
+  std::map<std::string, std::uint64_t> granted_;
+};
+
+}  // namespace turns_model
