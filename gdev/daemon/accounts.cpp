@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/saturating.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -40,11 +41,13 @@ int accounts::add(std::string_view name, std::uint64_t limit, std::uint64_t owne
   if (find(name) != nullptr) {
     return EEXIST;
   }
-  vgpus_.push_back(std::make_unique<vgpu>(vgpu{std::string(name), limit, owner, policy}));
+  vgpus_.push_back(
+      std::make_unique<vgpu>(vgpu{std::string(name), limit, owner, policy, 0, 0, ++last_number_}));
   return 0;
 }
 
-int accounts::set(std::string_view name, std::uint64_t limit, const vgpu_policy& policy) {
+int accounts::set(std::string_view name, std::uint64_t limit, std::uint64_t owner,
+                  const vgpu_policy& policy) {
   vgpu* const which = find(name);
   if (which == nullptr) {
     return ENOENT;
@@ -53,6 +56,7 @@ int accounts::set(std::string_view name, std::uint64_t limit, const vgpu_policy&
     return EINVAL;
   }
   which->limit = limit;
+  which->owner = owner;
   which->policy = policy;
   take_back_all(*which);
   return 0;
@@ -88,7 +92,7 @@ int accounts::remove(std::string_view name) {
 }
 
 int accounts::join(client_id id, std::string_view name, std::uint64_t process, std::uint64_t user,
-                   account_word& word, std::uint64_t used) {
+                   account_word& word, std::uint64_t used, std::uint64_t refusals) {
   vgpu* const which = find(name);
   if (which == nullptr) {
     return ENOENT;
@@ -101,7 +105,8 @@ int accounts::join(client_id id, std::string_view name, std::uint64_t process, s
   const std::uint64_t left = which->limit - std::min(which->limit, granted);
   const auto had = static_cast<std::uint32_t>(std::min(used, left));
   word.start({had, had, false});
-  clients_[id] = {which, process, user, &word, had, 0};
+  clients_[id] = {which, process, user, &word, had, refusals};
+  which->refusals = sum(which->refusals, refusals);
   return 0;
 }
 
@@ -116,6 +121,8 @@ void accounts::leave(client_id id) { clients_.erase(id); }
 std::uint64_t accounts::used(client_id id) const { return used_by(clients_.at(id)); }
 
 std::uint64_t accounts::granted(client_id id) const { return clients_.at(id).granted; }
+
+std::uint64_t accounts::refusals(client_id id) const { return clients_.at(id).refusals; }
 
 const vgpu_policy& accounts::policy_of(client_id id) const { return clients_.at(id).of->policy; }
 
@@ -132,8 +139,8 @@ void accounts::take_back(client_id id) {
 
 void accounts::refuse(client_id id) {
   client& one = clients_.at(id);
-  ++one.refusals;
-  ++one.of->refusals;
+  one.refusals = sum(one.refusals, 1);
+  one.of->refusals = sum(one.of->refusals, 1);
 }
 
 int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
@@ -211,8 +218,8 @@ void accounts::give_back(std::string_view name, std::uint64_t units) {
 }
 
 vgpu_report accounts::describe(const vgpu& which) const {
-  vgpu_report said{which.name, which.limit,    which.held,  which.held,
-                   0,          which.refusals, which.owner, which.policy};
+  vgpu_report said{which.name,     which.limit, which.held,   which.held,   0,
+                   which.refusals, which.owner, which.policy, which.number, which.held};
   for (const auto& [id, one] : clients_) {
     if (one.of == &which) {
       said.used += used_by(one);

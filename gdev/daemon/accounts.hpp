@@ -49,6 +49,8 @@ struct vgpu_report {
   std::uint64_t refusals = 0;  // requests beyond the limit
   std::uint64_t owner = 0;
   vgpu_policy policy;
+  std::uint64_t number = 0;  // of all virtual GPUs that this daemon has had
+  std::uint64_t held = 0;    // of what is used: by none of its clients
 };
 
 struct client_report {
@@ -67,19 +69,24 @@ class accounts {
   /** EEXIST; EINVAL: a limit of zero, or of more than account_units_max. */
   int add(std::string_view name, std::uint64_t limit, std::uint64_t owner,
           const vgpu_policy& policy);
-  /** ENOENT; EINVAL. What is in use stays in use; new requests see the new limit. */
-  int set(std::string_view name, std::uint64_t limit, const vgpu_policy& policy);
+  /**
+   * ENOENT; EINVAL. What is in use stays in use; new requests see the new limit. Clients that have
+   * joined stay, whoever owns it now.
+   */
+  int set(std::string_view name, std::uint64_t limit, std::uint64_t owner,
+          const vgpu_policy& policy);
   /** ENOENT; EBUSY: it has clients, or holds memory itself. */
   int remove(std::string_view name);
 
   /**
    * A client comes. `word` lives as long as the client; used: what it has in use already, because
    * it comes back to a daemon that was started anew. It counts as far as the limit has room for it.
+   * refusals: what the earlier daemon counted.
    *
    * ENOENT: no such virtual GPU; EACCES: the user may not join it.
    */
   int join(client_id id, std::string_view name, std::uint64_t process, std::uint64_t user,
-           account_word& word, std::uint64_t used);
+           account_word& word, std::uint64_t used, std::uint64_t refusals);
   /** The daemon ends: clients keep what is in use, and no more. */
   void stop();
   /** A client is gone; so is its memory. */
@@ -96,6 +103,7 @@ class accounts {
   // Of clients that have joined:
   [[nodiscard]] std::uint64_t used(client_id id) const;
   [[nodiscard]] std::uint64_t granted(client_id id) const;
+  [[nodiscard]] std::uint64_t refusals(client_id id) const;
   [[nodiscard]] const vgpu_policy& policy_of(client_id id) const;
   [[nodiscard]] std::uint64_t user_of(client_id id) const;
   /** Tells whether two clients have one virtual GPU. */
@@ -123,6 +131,7 @@ class accounts {
     vgpu_policy policy;
     std::uint64_t refusals = 0;
     std::uint64_t held = 0;  // beside what its clients were granted
+    std::uint64_t number = 0;
   };
 
   struct client {
@@ -142,6 +151,7 @@ class accounts {
   [[nodiscard]] vgpu_report describe(const vgpu& which) const;
 
   std::vector<std::unique_ptr<vgpu>> vgpus_;  // in the order in which they were added
+  std::uint64_t last_number_ = 0;
   std::map<client_id, client> clients_;
 };
 

@@ -106,13 +106,16 @@ message server::join(connection& from, const message& asked) {
     said.error = error.code().value();
     return said;
   }
-  said.error =
-      accounts_.join(from.id, name_of(asked), static_cast<std::uint64_t>(from.peer.pid),
-                     from.peer.uid, from.page->words().account, units_of(asked.numbers[0]));
+  counter_values before{};
+  std::copy_n(asked.numbers.begin() + 4, counters, before.begin());
+  said.error = accounts_.join(from.id, name_of(asked), static_cast<std::uint64_t>(from.peer.pid),
+                              from.peer.uid, from.page->words().account, units_of(asked.numbers[0]),
+                              before[static_cast<std::size_t>(counter::refusals)]);
   from.has_joined = said.error == 0;
   note_clients(!accounts_.clients().empty());
   if (from.has_joined) {
-    turns_.join(from.id, from.page->words(), now());
+    observations_.join(from.id, name_of(asked), from.page->words(), before);
+    turns_.join(from.id, from.page->words(), before, now());
     const std::uint64_t total = units_of(asked.numbers[3]);
     turns_.use_gpu(from.id, asked.numbers[2], total, total, now());
     if (asked.numbers[1] != 0) {
@@ -155,6 +158,7 @@ message server::answer_client(connection& from, const message& asked) {
                                  numbers[2], now());
       said.numbers[0] = from.page->words().order.load(std::memory_order_relaxed);
       break;
+    case message_kind::unknown: said.error = add_unknown(from, asked); break;
     default: {  // host
       std::uint64_t memory = numbers[0];
       std::uint64_t files = numbers[1];
@@ -164,7 +168,7 @@ message server::answer_client(connection& from, const message& asked) {
       }
       // What fragments make of what can be swapped; nobody may take more away from others.
       const std::uint64_t most =
-          2 * turns_.report(from.id).swappable * account_unit + host_segment_bytes;
+          2 * turns_.report(from.id, now()).swappable * account_unit + host_segment_bytes;
       if (numbers[0] > most || numbers[1] > most ||
           memory > turns_.settings().host * account_unit ||
           files > turns_.settings().files * account_unit) {
@@ -176,6 +180,7 @@ message server::answer_client(connection& from, const message& asked) {
       break;
     }
   }
+  keep_counts(from);
   return said;
 }
 
@@ -183,23 +188,29 @@ message server::answer_client(connection& from, const message& asked) {
 message server::answer_query(const message& asked) const {
   message said;
   said.kind = asked.kind;
-  const std::uint64_t index = asked.numbers[0];
+  std::uint64_t index = asked.numbers[0];
   if (asked.kind == message_kind::list) {
     const auto all = accounts_.vgpus();
-    if (index < all.size()) {
-      const vgpu_report& one = all[index];
+    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) {
+      return asked.numbers[1] != 0 ? one.number > asked.numbers[1] : index-- == 0;
+    });
+    if (found != all.end()) {
+      const vgpu_report& one = *found;
       put(said, one.name,
           {one.limit * account_unit, one.used * account_unit, one.granted * account_unit,
            one.clients, one.refusals, one.owner, one.policy.reserve * account_unit,
            signed_number(one.policy.priority), static_cast<std::uint64_t>(one.policy.when_full),
-           one.policy.end_after_s});
+           one.policy.end_after_s, one.number, one.held * account_unit});
       return said;
     }
   } else if (asked.kind == message_kind::clients) {
     const auto all = accounts_.clients();
-    if (index < all.size()) {
-      const client_report& one = all[index];
-      const turn_report turn = turns_.report(one.id);
+    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) {
+      return asked.numbers[1] != 0 ? one.id == asked.numbers[1] : index-- == 0;
+    });
+    if (found != all.end()) {
+      const client_report& one = *found;
+      const turn_report turn = turns_.report(one.id, now());
       put(said, one.vgpu,
           {one.process, one.user, one.used * account_unit, one.granted * account_unit, one.refusals,
            static_cast<std::uint64_t>(turn.now), now() - turn.since_ns,
@@ -256,10 +267,17 @@ message server::answer_command(const message& asked) {
       }
       vgpu_policy policy = found->policy;
       const std::uint64_t limit = numbers[0] == unchanged ? found->limit : units_of(numbers[0]);
-      said.error = read_policy(&numbers[2], policy) ? accounts_.set(name, limit, policy) : EINVAL;
+      const std::uint64_t owner = numbers[1] == unchanged ? found->owner : numbers[1];
+      said.error =
+          read_policy(&numbers[2], policy) ? accounts_.set(name, limit, owner, policy) : EINVAL;
       break;
     }
-    case message_kind::remove: said.error = accounts_.remove(name); break;
+    case message_kind::remove:
+      said.error = accounts_.remove(name);
+      if (said.error == 0) {
+        observations_.forget(name);
+      }
+      break;
     default: {  // settings
       turn_settings chosen = turns_.settings();
       chosen.capacity = numbers[0] == unchanged
@@ -298,10 +316,15 @@ message server::answer(connection& from, const message& asked) {
     case message_kind::memory:
     case message_kind::gpu:
     case message_kind::turn:
-    case message_kind::host: return answer_client(from, asked);
+    case message_kind::host:
+    case message_kind::unknown: return answer_client(from, asked);
     case message_kind::list:
     case message_kind::clients:
     case message_kind::gpus: return answer_query(asked);
+    case message_kind::observe:
+    case message_kind::counts:
+    case message_kind::totals:
+    case message_kind::unknown_name: return answer_observation(asked);
     case message_kind::add:
     case message_kind::set:
     case message_kind::remove:

@@ -207,6 +207,10 @@ void server::send_signals() {
 
 void server::close(std::uint64_t id) {
   const bool was_client = !accounts_.clients().empty();
+  if (const auto found = connections_.find(id);
+      found != connections_.end() && found->second->has_joined) {
+    observations_.leave(id, daemon_counts(id));
+  }
   turns_.leave(id, now());
   accounts_.leave(id);
   keys_.leave(id);

@@ -21,6 +21,7 @@
 #include "base/file_descriptor.hpp"
 #include "daemon/accounts.hpp"
 #include "daemon/key_answers.hpp"
+#include "daemon/observations.hpp"
 #include "daemon/turns.hpp"
 #include "protocol/messages.hpp"
 
@@ -57,6 +58,12 @@ class server {
   void end_clients();
   static std::uint64_t now() noexcept;  // nanoseconds
 
+  // observing.cpp
+  [[nodiscard]] counter_values daemon_counts(client_id id) const;
+  void keep_counts(const connection& of) const;
+  [[nodiscard]] int add_unknown(const connection& from, const message& asked);
+  [[nodiscard]] message answer_observation(const message& asked);
+
   // answers.cpp
   [[nodiscard]] message answer(connection& from, const message& asked);
   [[nodiscard]] key_caller caller(const connection& from) const noexcept;
@@ -75,6 +82,7 @@ class server {
   accounts accounts_;
   key_answers keys_{accounts_};
   turns turns_{accounts_};
+  observations observations_;
   file_descriptor lock_;
   file_descriptor listener_;
   file_descriptor signals_;

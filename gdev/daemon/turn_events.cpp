@@ -29,11 +29,17 @@ void turns::change(const turn_settings& chosen, std::uint64_t now) {
   }
 }
 
-void turns::join(client_id id, client_page& page, std::uint64_t now) {
+void turns::join(client_id id, client_page& page, const counter_values& before, std::uint64_t now) {
+  const auto had = [&before](counter which) { return before[static_cast<std::size_t>(which)]; };
   client& made = clients_[id];
   made.id = id;
   made.page = &page;
   made.since_ns = now;
+  made.turns = had(counter::turns);
+  made.bytes_out = had(counter::bytes_out);
+  made.bytes_in = had(counter::bytes_in);
+  made.moving_ns = had(counter::moving_ns);
+  made.waiting_ns = had(counter::waiting_ns);
 }
 
 void turns::leave(client_id id, std::uint64_t now) {
@@ -243,7 +249,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.reserved_ns = now;
       one.pending = 0;
       one.has_work = false;
-      ++one.turns;
+      one.turns = sum(one.turns, 1);
       one.bytes_in = sum(one.bytes_in, a);
       moved();
       if (one.is_paused) {
@@ -319,7 +325,7 @@ std::vector<gpu_report> turns::gpus() const {
   return all;
 }
 
-turn_report turns::report(client_id id) const {
+turn_report turns::report(client_id id, std::uint64_t now) const {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
     return {};
@@ -334,7 +340,7 @@ turn_report turns::report(client_id id) const {
           one.bytes_out,
           one.bytes_in,
           one.moving_ns,
-          one.waiting_ns,
+          sum(one.waiting_ns, one.queued != 0 ? less(now, one.queued_ns) : 0),
           one.stays,
           one.is_paused};
 }

@@ -129,7 +129,7 @@ void turns::enqueue(client& one, std::uint64_t now) {
 
 void turns::dequeue(client& one, std::uint64_t now) {
   if (one.queued != 0) {
-    one.waiting_ns += less(now, one.queued_ns);
+    one.waiting_ns = sum(one.waiting_ns, less(now, one.queued_ns));
   }
   one.queued = 0;
   if (const auto found = gpus_.find(one.gpu);
@@ -144,7 +144,7 @@ bool turns::is_patient(const client& one) const {
 }
 
 /**
- * Tells whether a request does not fit the GPU: alone, or for a while beside what others have wired.
+ * Tells whether a request does not fit: alone, or for a while beside what others have wired.
  *
  * What others allocate or free at this moment counts as wired, until they have said what it is. And
  * a report of what is free may be older than the end of another client.

@@ -56,7 +56,7 @@ struct turn_report {
   std::uint64_t bytes_out = 0;
   std::uint64_t bytes_in = 0;
   std::uint64_t moving_ns = 0;
-  std::uint64_t waiting_ns = 0;  // off the GPU, with work
+  std::uint64_t waiting_ns = 0;  // for room, also until now
   int stays = 0;                 // errno of the last turn that it could not end, or 0
   bool is_paused = false;
 };
@@ -79,8 +79,11 @@ class turns {
   void change(const turn_settings& chosen, std::uint64_t now);
   [[nodiscard]] const turn_settings& settings() const noexcept { return settings_; }
 
-  /** A client comes, after accounts::join(). Its page lives as long as the client. */
-  void join(client_id id, client_page& page, std::uint64_t now);
+  /**
+   * A client comes, after accounts::join(). Its page lives as long as the client. before: what an
+   * earlier daemon counted of it.
+   */
+  void join(client_id id, client_page& page, const counter_values& before, std::uint64_t now);
   /** A client is gone, before accounts::leave(); so is its memory. */
   void leave(client_id id, std::uint64_t now);
   /** A client uses a GPU, and says what it has and what of it is free. */
@@ -111,7 +114,7 @@ class turns {
 
   /** Returns what the client could have of its GPU, without other clients. */
   [[nodiscard]] std::uint64_t most_for(client_id id) const;
-  [[nodiscard]] turn_report report(client_id id) const;
+  [[nodiscard]] turn_report report(client_id id, std::uint64_t now) const;
   [[nodiscard]] std::vector<gpu_report> gpus() const;
   /** Returns the rooms of a GPU's clients together, and its capacity. */
   [[nodiscard]] std::uint64_t rooms_of(std::uint64_t gpu) const;

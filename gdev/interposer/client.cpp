@@ -22,6 +22,7 @@
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/held_page.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/shared_memory.hpp"
@@ -53,10 +54,6 @@ gpu_facts home;            // the GPU on which this process takes turns
 std::uint32_t swappable_units = 0;
 std::uint32_t resident_units = 0;
 std::uint64_t elsewhere_bytes = 0;
-
-// What the daemon knows that this process holds for what is off the GPU.
-std::atomic<std::uint64_t> host_bytes = 0;
-std::atomic<std::uint64_t> file_bytes = 0;
 
 std::atomic<bool> joined = false;
 std::atomic<bool> is_off_gpu = false;  // or about to be
@@ -119,8 +116,7 @@ void in_child() noexcept {
   swappable_units = 0;
   resident_units = 0;
   elsewhere_bytes = 0;
-  host_bytes.store(0, std::memory_order_relaxed);
-  file_bytes.store(0, std::memory_order_relaxed);
+  forget_host_requests();
   is_off_gpu.store(false, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
 }
@@ -155,9 +151,11 @@ int map_page(int file) noexcept {
 /** Connects, and says hello with what is in use. Returns an errno. `asking` is held. */
 int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
-  message said;
-  said.kind = message_kind::hello;
+  message said{.kind = message_kind::hello};
   said.numbers = {used_bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
+  for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
+    said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon
+  }
   if (!set_name(said, vgpu_name())) {
     return EINVAL;
   }
@@ -284,9 +282,9 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
   int error = 0;
   {
     const std::lock_guard lock(asking);
-    message said;
-    said.kind = message_kind::want;
-    said.numbers = {bytes, seen.number, seen.total, seen.free, std::uint64_t{is_elsewhere}};
+    message said{
+        .kind = message_kind::want,
+        .numbers = {bytes, seen.number, seen.total, seen.free, std::uint64_t{is_elsewhere}}};
     const int unanswered = ask(said);
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
@@ -409,8 +407,7 @@ bool ask_memory(memory_facts& facts) noexcept {
   }
   const uncancelled whole;
   const std::lock_guard lock(asking);
-  message said;
-  said.kind = message_kind::memory;
+  message said{.kind = message_kind::memory};
   const bool is_answered = ask(said) == 0 && said.error == 0;
   const std::lock_guard state_lock(state);
   if (is_answered) {
@@ -436,9 +433,7 @@ bool use_gpu(const gpu_facts& facts) noexcept {
       return false;
     }
   }
-  message said;
-  said.kind = message_kind::gpu;
-  said.numbers = {facts.number, facts.total, facts.free};
+  message said{.kind = message_kind::gpu, .numbers = {facts.number, facts.total, facts.free}};
   static_cast<void>(ask(said));  // a daemon that comes later hears of it in hello
   return true;
 }
@@ -467,41 +462,22 @@ turn_words read_turn() noexcept {
 
 void set_off_gpu(bool is_off) noexcept { is_off_gpu.store(is_off, std::memory_order_relaxed); }
 
-int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
+int ask_daemon(message& said) noexcept {
   const uncancelled whole;
   const std::lock_guard lock(asking);
-  message said;
-  said.kind = message_kind::turn;
-  said.numbers = {static_cast<std::uint64_t>(what), a, b};
   const int error = ask(said);
   return error != 0 ? ENOTCONN : said.error;
 }
 
-namespace {
-
-int ask_for_host(std::uint64_t in_memory, std::uint64_t in_files) noexcept {
-  const uncancelled whole;
-  const std::lock_guard lock(asking);
-  message said;
-  said.kind = message_kind::host;
-  said.numbers = {in_memory, in_files};
-  const int error = ask(said);
-  if (error != 0 || said.error != 0) {
-    return error != 0 ? ENOTCONN : said.error;
-  }
-  host_bytes = in_memory;
-  file_bytes = in_files;
-  return 0;
-}
-
-}  // namespace
-
-int ask_for_host_memory(std::uint64_t bytes) noexcept { return ask_for_host(bytes, file_bytes); }
-
-int ask_for_swap_files(std::uint64_t bytes) noexcept { return ask_for_host(host_bytes, bytes); }
-
 bool has_daemon() noexcept { return !daemon_link.is_hung_up(); }
 
 int signal_file() noexcept { return signals.is_there() ? signals.number() : -1; }
+
+held_page::held_page(bool waits) noexcept : lock_(state, std::defer_lock) {
+  if (waits) {
+    lock_.lock();
+  }
+  page_ = waits || lock_.try_lock() ? page : nullptr;
+}
 
 }  // namespace gdev

@@ -11,10 +11,12 @@
  */
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 
 #include "base/file_descriptor.hpp"
+#include "protocol/counters.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -79,6 +81,9 @@ struct turn_words {
 /** Remembers on which side of a turn this process is, for a daemon that is started anew. */
 void set_off_gpu(bool is_off) noexcept;
 
+/** Sends the daemon a message, which becomes the answer. Returns its error, or ENOTCONN. */
+int ask_daemon(message& said) noexcept;
+
 /** Tells the daemon what happens. Returns its answer, or ENOTCONN. */
 int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcept;
 
@@ -86,6 +91,8 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 [[nodiscard]] int ask_for_host_memory(std::uint64_t bytes) noexcept;
 /** The same, for so many bytes in files. */
 [[nodiscard]] int ask_for_swap_files(std::uint64_t bytes) noexcept;
+/** In a forked child: it holds nothing. */
+void forget_host_requests() noexcept;
 
 /** Tells whether the connection is there. Waits for nothing. */
 [[nodiscard]] bool has_daemon() noexcept;
@@ -95,6 +102,22 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 
 /** Ends the waits of use_memory(), which ask again. */
 void note_signal() noexcept;
+
+// --- Counts; for observed.cpp ---
+
+struct counts_question {
+  std::uint32_t asked = 0;  // as in client_page
+  bool is_answered = true;
+  std::size_t known_names = 0;  // of unknown functions
+};
+[[nodiscard]] counts_question read_question() noexcept;
+
+using own_counts = std::array<std::uint64_t, own_counters>;
+/** Answers the question `asked` with this process's own counts. */
+void publish_counts(std::uint32_t asked, const own_counts& counts) noexcept;
+/** Stores them at the process's end, without a wait: not if another thread has the page then. */
+void publish_last_counts(const own_counts& counts) noexcept;
+
 /**
  * Asks the daemon about memory shared by keys: sends a message of such a kind, which becomes the
  * answer. sent: a descriptor that goes with it, or -1; received: one that comes with the answer.

@@ -185,6 +185,9 @@ void prepare_gate(void (*listener)() noexcept) noexcept {
 void forget_gate() noexcept {
   for (gate_line& line : lines) {
     line.inside.store(0, std::memory_order_relaxed);
+    for (auto& count : line.counts) {
+      count.store(0, std::memory_order_relaxed);
+    }
   }
   closed_queues.store(0, std::memory_order_relaxed);
   waiting.store(0, std::memory_order_relaxed);

@@ -84,7 +84,7 @@ void count_capture(int change) noexcept;
  */
 void prepare_gate(void (*listener)() noexcept) noexcept;
 
-/** In a forked child: the gate is open, and nobody is in it. */
+/** In a forked child: the gate is open, nobody is in it, and nothing was submitted. */
 void forget_gate() noexcept;
 
 }  // namespace gdev

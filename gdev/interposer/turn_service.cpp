@@ -18,6 +18,7 @@
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/observed.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "protocol/account.hpp"
 
@@ -99,6 +100,7 @@ class turn_service {
     } else {
       lost_at_ = {};
     }
+    answer_question();
   }
 
   /** The daemon is gone: looks for a new one. */
@@ -246,6 +248,7 @@ class turn_service {
     poll(&file, 1, most_ms);
     std::array<char, 64> text{};
     static_cast<void>(recv(file.fd, text.data(), text.size(), MSG_DONTWAIT));
+    answer_question();
     if ((file.revents & (POLLHUP | POLLERR)) != 0) {
       poll(nullptr, 0, static_cast<int>(look_for_daemon.count() / 10));
       memory_facts unused;

@@ -15,8 +15,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
+
+#include "protocol/counters.hpp"
 
 namespace gdev {
 
@@ -154,7 +157,8 @@ inline constexpr std::uint32_t order_report = 4;     // say `left`, also if it i
  * What a client and the daemon share: a page of memory of its own for each client.
  *
  * Each word but the account has one writer. Amounts are in account_unit. All orders are relaxed:
- * a word says all that its reader needs, and a signal or a message follows each change.
+ * a word says all that its reader needs, and a signal or a message follows each change. Only
+ * `answered` is stored with release and loaded with acquire: the client's counts come before it.
  */
 struct client_page {
   std::uint32_t version = 0;
@@ -167,6 +171,11 @@ struct client_page {
   std::atomic<std::uint32_t> swappable{0};  // of what is in use: what leaves the GPU with a turn
   std::atomic<std::uint32_t> resident{0};   // of that: what is on the GPU now
   std::atomic<std::uint32_t> elsewhere{0};  // of what is in use: what is on other GPUs
+  // Counts: the client stores its own when the daemon asks for them, and then `answered`.
+  std::atomic<std::uint32_t> asked{0};        // the daemon writes it
+  std::atomic<std::uint32_t> known_names{0};  // so does it: unknown functions that it has names of
+  std::atomic<std::uint32_t> answered{0};     // the client writes it: the last `asked` that it saw
+  std::array<std::atomic<std::uint64_t>, counters> counts{};  // by counter: client, then daemon
 };
 
 inline constexpr std::size_t client_page_bytes = 4096;

@@ -21,8 +21,9 @@ inline constexpr std::uint32_t protocol_version = 2;
  *
  * From clients, which are programs under gdev:
  *   hello    name; of a client that comes back to a daemon: bytes in use, 1 if it is off its GPU,
- *            number and bytes of the GPU. Answer: limit; descriptors: the client's page, and a
- *            socket of signals. ENOENT: no such virtual GPU; EACCES: not this user's
+ *            number and bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
+ *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU;
+ *            EACCES: not this user's
  *   want     bytes; as of gpu (number 0: none); 1 if they are for a GPU on which the client takes
  *            no turns: the daemon takes the bytes into use. Answer:
  *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
@@ -33,6 +34,7 @@ inline constexpr std::uint32_t protocol_version = 2;
  *   turn     a turn_event; bytes and nanoseconds (below). Answer: name; the page's order. ECANCELED
  *   host     bytes of the host's memory, and in files, that the client wants to hold for what is
  *            swapped out. ENOMEM: more than there may be
+ *   unknown  index of a driver function that gdev does not know; the other numbers are its name
  * From commands of root and the daemon's user (others: EPERM):
  *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy,
  *            end_after_s. EEXIST; EINVAL: name or a number
@@ -44,12 +46,21 @@ inline constexpr std::uint32_t protocol_version = 2;
  *   pause    process, 1 or 0: its clients leave their GPUs until they may go on. ESRCH
  *   stop     the daemon ends
  * From commands of everybody:
- *   list     index. Answer: name; limit, in use, granted, clients, refusals, owner, reserve,
- *            priority, full_policy, end_after_s. ENOENT: past the last
- *   clients  index. Answer: name; process, user, in use, granted, refusals, phase, nanoseconds in
- *            it, 1 if it is paused, errno of a turn that it could not end, swappable, on the GPU,
- *            turns, bytes moved out, in, nanoseconds of moving, of waiting. ENOENT: past the last
+ *   list     index, or number: the first virtual GPU after that number. Answer: name; limit, in
+ *            use, granted, clients, refusals, owner, reserve, priority, full_policy, end_after_s,
+ *            number, bytes that are shared by keys. ENOENT: past the last
+ *   clients  index, or 0 and the client's id. Answer: name; process, user, in use, granted,
+ *            refusals, phase, nanoseconds in it, 1 if it is paused, errno of a turn that it could
+ *            not end, swappable, on the GPU, turns, bytes moved out, in, nanoseconds of moving, of
+ *            waiting. ENOENT: past the last
  *   gpus     index. Answer: number, bytes, capacity, rooms together. ENOENT: past the last
+ *   observe  1: clients are asked for their counts, unless they were just now. Answer: how many
+ *            have not answered since they were asked last
+ *   counts   a client's id: the first one after it is meant. Answer: name; id, process, GPU, how
+ *            many unknown functions have a name, the counts (counters.hpp). ENOENT: past the last
+ *   totals   name. Answer: the counts of its clients together, also of those that have ended.
+ *            ENOENT
+ *   unknown_name  a client's id, index. Answer: name; the numbers are the text. ENOENT
  * Memory shared by keys. Errors as of the calls in include/gdev/shared_memory.h. From clients
  * (others: ENOTCONN):
  *   key_get     key, bytes, flags. Answer: id. ENOENT: none has the key, also with IPC_CREAT
@@ -72,6 +83,7 @@ enum class message_kind : std::uint32_t {
   gpu = 4,
   turn = 5,
   host = 6,
+  unknown = 7,
   add = 16,
   set = 17,
   remove = 18,
@@ -81,6 +93,10 @@ enum class message_kind : std::uint32_t {
   settings = 22,
   pause = 23,
   gpus = 24,
+  observe = 25,
+  counts = 26,
+  totals = 27,
+  unknown_name = 28,
   key_get = 32,
   key_make = 33,
   key_attach = 34,

@@ -19,8 +19,9 @@ from .simulated_gpu import BUILD, TIMEOUT_S
 
 NUMBERS, VERSION = 16, 2
 LAYOUT = struct.Struct(f"=IIiI32s{NUMBERS}Q")
-HELLO, WANT, MEMORY, GPU, TURN, HOST = range(1, 7)
+HELLO, WANT, MEMORY, GPU, TURN, HOST, UNKNOWN = range(1, 8)
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
+OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME = range(25, 29)
 MIB = 1 << 20
 
 
@@ -51,7 +52,7 @@ def works(daemon: Daemon) -> None:
 def test_random_bytes_end_nothing_but_their_connection(daemon: Daemon) -> None:
     chance = random.Random(seed_of_test())
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
-    kinds = [*range(1, 8), *range(16, 26), 99, 1 << 31]
+    kinds = [*range(1, 9), *range(16, 30), 99, 1 << 31]
     kinds.remove(STOP)
     for _ in range(300):
         with connect(daemon) as one:
@@ -137,6 +138,80 @@ def test_what_was_given_to_one_is_not_taken_back_for_another(daemon: Daemon) -> 
             assert used == mebibytes * MIB // 4096 and granted >= used
             os.close(file)
         assert ask(one, WANT, b"", 17 * MIB)[0] == 12  # ENOMEM: 1,025 MiB
+
+
+def test_counts_may_be_anything_and_never_fall(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    most, page_counts = (1 << 64) - 1, 48
+    with connect(daemon) as liar, connect(daemon) as other:
+        liar.sendall(packed(HELLO, b"a", 0, 0, 0, 0, 5, *[0] * 5, 7, most))
+        _, files, _, _ = socket.recv_fds(liar, LAYOUT.size, 2)
+        assert ask(other, COUNTS)[1][4:12] == [5, 0, 0, 0, 0, 0, 7, most]
+        for written, read in ((9, 9), (3, 9), (most, most), (0, most)):
+            os.pwrite(files[0], struct.pack("=Q", written), page_counts)
+            assert ask(other, COUNTS)[1][4] == read
+        ask(liar, TURN, b"", 4, most, most)  # refused: it is not leaving
+        for name in (TOTALS, TOTALS):
+            assert ask(other, name, b"a")[1][:8] == [most, 0, 0, 0, 0, 0, 7, most]
+        for file in files:
+            os.close(file)
+    with connect(daemon) as other:
+        end = time.monotonic() + TIMEOUT_S
+        while ask(other, COUNTS)[0] == 0:
+            assert time.monotonic() < end
+        assert ask(other, TOTALS, b"a")[1][:1] == [most]  # of the one that has ended
+        daemon.must("vgpu", "rm", "a")
+        assert ask(other, TOTALS, b"a")[0] == 2  # ENOENT
+        daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+        assert ask(other, TOTALS, b"a") == (0, [0] * NUMBERS)
+
+
+def test_names_of_unknown_functions_are_names(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+
+    def tell(index: int, name: bytes) -> int:
+        return ask(liar, UNKNOWN, b"", index, *struct.unpack("=15Q", name.ljust(120, b"\0")))[0]
+
+    with connect(daemon) as liar:
+        assert tell(0, b"cuEarly") == 2  # ENOENT: it has not joined
+        assert ask(liar, HELLO, b"a")[0] == 0
+        for wrong in (b"", b"cu\x1b[2J", b"cu name", b"\xff", b"c" * 96, b"c" * 120):
+            assert tell(0, wrong) == 22, wrong  # EINVAL
+        assert tell(1, b"cuB") == 22
+        for index in range(64):
+            assert tell(index, b"c" * 95) == 0
+        assert tell(64, b"cuOneMore") == 28  # ENOSPC
+        (number, _, _, names) = ask(liar, COUNTS)[1][:4]
+        assert names == 64
+        assert struct.pack("=16Q", *ask(liar, UNKNOWN_NAME, b"", number, 63)[1]) == (
+            (b"c" * 95).ljust(128, b"\0")
+        )
+        for index in (64, 1 << 63):
+            assert ask(liar, UNKNOWN_NAME, b"", number, index)[0] == 2
+    works(daemon)
+
+
+def test_programs_are_not_asked_all_the_time(daemon: Daemon) -> None:
+    """Everybody may observe; a signal for each question could keep the programs busy."""
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a") as program, connect(daemon) as other:
+        program.does("init")
+        watched = Path(f"/proc/{program.process.pid}/task")
+        names = {one: (one / "comm").read_text().strip() for one in watched.iterdir()}
+        (service,) = [one for one, name in names.items() if name == "gdev"]
+
+        def wakes() -> int:
+            status = (service / "status").read_text()
+            (line,) = [one for one in status.splitlines() if one.startswith("voluntary_ctxt")]
+            return int(line.split()[1])
+
+        before = wakes()
+        time.sleep(0.5)
+        assert wakes() - before <= 1  # nobody observes it
+        begin = time.monotonic()
+        for _ in range(2000):
+            ask(other, OBSERVE, b"", 1)
+        assert 1 <= wakes() - before <= 110 * (time.monotonic() - begin) + 5
 
 
 def test_both_sides_change_the_account_at_the_same_time(daemon: Daemon) -> None:

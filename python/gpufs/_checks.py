@@ -5,29 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from gpufs import _core, _machine
+from gpufs._findings import Finding
 from gpufs.sizes import format_size
-
-Level: TypeAlias = Literal["ok", "info", "warn", "fail"]
 
 OPEN_FILES_PROMISED: Final = 65536
 OLDEST_CAPABILITY: Final = (8, 0)  # the oldest GPUs for which the binaries contain code
 # lanes of a warp that wait for each other make progress
 INDEPENDENT_THREADS_CAPABILITY: Final = (7, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    check: str
-    level: Level
-    text: str
-    advice: str = ""
-    gpu: int | None = None
 
 
 def judge_cuda(cuda: dict[str, Any], gpus: list[dict[str, Any]]) -> Iterator[Finding]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, cast
 
 from gpufs import _core
 from gpufs._mount_status import MountStatus
+from gpufs._samples import Kind
+from gpufs._samples import head as _head
+from gpufs._samples import sample as _sample
 from gpufs._statistics import FileStatistics, Statistics
 
 BUILD_INFO: Final = "gpufs_build_info"  # its presence identifies an endpoint of gpufs
 LATENCY: Final = "gpufs_fault_latency_seconds"
-
-Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,17 +308,3 @@ def _path_labels(path: str) -> dict[str, str]:
         return {"file": content.decode("utf-8")}
     except UnicodeDecodeError:
         return {"file": content.decode("utf-8", "replace"), "file_bytes": content.hex()}
-
-
-def _head(name: str, kind: Kind, text: str) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    inner = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
-    return f"{name}{{{inner}}} {value!r}" if inner else f"{name} {value!r}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

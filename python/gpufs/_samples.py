@@ -1,9 +1,12 @@
-"""The parser of the text exposition format of Prometheus."""
+"""The text exposition format of Prometheus: its writer and its parser."""
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 class Sample(NamedTuple):
@@ -25,6 +28,22 @@ _LABEL: Final = re.compile(
 )
 _BLANKS: Final = re.compile(r"[ \t]*\Z")
 _ESCAPED: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+
+
+def head(name: str, kind: Kind, text: str) -> Iterator[str]:
+    """Yields the lines before a metric's samples."""
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
+
+
+def sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    """Returns the line of a sample."""
+    inner = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
+    return f"{name}{{{inner}}} {value!r}" if inner else f"{name} {value!r}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def parse(text: str) -> list[Sample]:

@@ -48,11 +48,10 @@ from gpufs._checks import (
     INDEPENDENT_THREADS_CAPABILITY,
     OLDEST_CAPABILITY,
     OPEN_FILES_PROMISED,
-    Finding,
-    Level,
     judge_cuda,
     judge_host,
 )
+from gpufs._findings import Finding, Level
 from gpufs._mount import Mount
 from gpufs._options import Device
 from gpufs._statistics import Statistics

@@ -39,18 +39,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from gpufs._exposition import BUILD_INFO, LATENCY, Kind, exposition
-from gpufs._metrics_server import (
-    ACCEPT_PAUSE_S,
-    CLIENT_TIMEOUT_S,
-    CONTENT_TYPE,
-    HINT,
-    METRICS_PATH,
-    MetricsServer,
-)
+from gpufs._exposition import BUILD_INFO, LATENCY, exposition
+from gpufs._metrics_server import HINT, MetricsServer
 from gpufs._mount import Mount
 from gpufs._options import DEFAULT_METRICS_PORT
-from gpufs._samples import Sample, parse
+from gpufs._samples import Kind, Sample, parse
+from gpufs._text_server import ACCEPT_PAUSE_S, CLIENT_TIMEOUT_S, CONTENT_TYPE, METRICS_PATH
 
 DEFAULT_PORT: Final = DEFAULT_METRICS_PORT
 

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,26 @@ NUMBERS: Final = 16
 LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
 VERSION: Final = 2
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
+OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME = range(25, 29)
 KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 UNCHANGED: Final = 2**64 - 2
 PHASES: Final = ("on", "leaving", "off", "entering")
 WHEN_FULL: Final = ("swap", "wait", "fail")
+# counter in gdev/protocol/counters.hpp
+COUNTERS: Final = (
+    "launches",
+    "fills",
+    "to_device",
+    "to_host",
+    "unknown_functions",
+    "bypasses",
+    "turns",
+    "bytes_out",
+    "bytes_in",
+    "moving_ns",
+    "waiting_ns",
+    "refusals",
+)
 ALL_USERS: Final = 2**64 - 1
 _REMOVED: Final = 0o1000  # in a segment's mode
 NAME_BYTES: Final = 32  # with the zero at its end
@@ -63,18 +80,22 @@ class Vgpu:
     when_full: str
     end_after_s: int
     """A program that cannot leave the GPU for so long is killed; 0: never."""
+    number: int
+    shared: int
+    """Of what is used: by keys, which are not a program's."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """A program that runs under gdev."""
+    """A program that runs under gdev. All amounts are bytes."""
 
+    id: int
+    """Of the connection; none is used twice."""
     vgpu: str
     process: int
     user: int
     used: int
     granted: int
-    refusals: int
     phase: str
     """Where it is: on the GPU, leaving it, off it, entering it."""
     phase_ns: int
@@ -83,11 +104,34 @@ class Client:
     """The errno of a turn that it could not end, or 0."""
     swappable: int
     resident: int
-    turns: int
-    bytes_out: int
-    bytes_in: int
-    moving_ns: int
-    waiting_ns: int
+    gpu: int
+    """The number of its GPU; 0: none yet."""
+    counts: dict[str, int]
+    """By the names of COUNTERS: as it said when it was asked last."""
+    names: int
+    """How many unknown functions it has said the name of."""
+
+    @property
+    def swapped(self) -> int:
+        """What is on the host."""
+        return max(self.swappable - self.resident, 0)
+
+    @property
+    def wired(self) -> int:
+        """What is in use, and stays while others have their turns; also what is on other GPUs."""
+        return max(self.used - self.swappable, 0)
+
+    @property
+    def state(self) -> str:
+        """Where it is, in a word or two."""
+        words = [self.phase]
+        if self.is_paused:
+            words.append("paused")
+        if self.stays:
+            # ENOMEM: the host has no room for it; EBUSY: its work does not end.
+            why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
+            words.append(why.get(self.stays, os.strerror(self.stays)))
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -99,6 +143,16 @@ class GpuUse:
     capacity: int
     rooms: int
     """What the programs on it may have."""
+
+    @property
+    def label(self) -> str:
+        """Its number as text."""
+        return gpu_label(self.number)
+
+
+def gpu_label(number: int) -> str:
+    """Returns a GPU's number as text; empty if there is none."""
+    return f"{number:016x}" if number else ""
 
 
 @dataclass(frozen=True)
@@ -160,47 +214,96 @@ class Daemon:
 
     def vgpus(self) -> list[Vgpu]:
         """Returns the virtual GPUs, in the order in which they were added."""
-        return [
-            Vgpu(
-                name=name,
-                limit=n[0],
-                used=n[1],
-                granted=n[2],
-                clients=n[3],
-                refusals=n[4],
-                owner=n[5],
-                reserve=n[6],
-                priority=n[7] - (n[7] >> 63 << 64),
-                when_full=WHEN_FULL[n[8]],
-                end_after_s=n[9],
+        found: list[Vgpu] = []
+        # Not by index: one that is removed meanwhile would hide another one.
+        while answer := self._ask_if(LIST, 0, *[one.number for one in found[-1:]]):
+            name, n = answer
+            found.append(
+                Vgpu(
+                    name=name,
+                    limit=n[0],
+                    used=n[1],
+                    granted=n[2],
+                    clients=n[3],
+                    refusals=n[4],
+                    owner=n[5],
+                    reserve=n[6],
+                    priority=n[7] - (n[7] >> 63 << 64),
+                    when_full=WHEN_FULL[n[8]],
+                    end_after_s=n[9],
+                    number=n[10],
+                    shared=n[11],
+                )
             )
-            for name, n in self._all(LIST)
-        ]
+        return found
 
     def clients(self) -> list[Client]:
         """Returns the programs, the oldest first."""
-        return [
-            Client(
-                vgpu=name,
-                process=n[0],
-                user=n[1],
-                used=n[2],
-                granted=n[3],
-                refusals=n[4],
-                phase=PHASES[n[5]],
-                phase_ns=n[6],
-                is_paused=bool(n[7]),
-                stays=n[8],
-                swappable=n[9],
-                resident=n[10],
-                turns=n[11],
-                bytes_out=n[12],
-                bytes_in=n[13],
-                moving_ns=n[14],
-                waiting_ns=n[15],
+        found: list[Client] = []
+        last = 0
+        while answer := self._ask_if(COUNTS, last):
+            last, _, gpu, names, *counts = answer[1]
+            if (facts := self._ask_if(CLIENTS, 0, last)) is None:
+                continue  # it has ended meanwhile
+            name, n = facts
+            found.append(
+                Client(
+                    id=last,
+                    vgpu=name,
+                    process=n[0],
+                    user=n[1],
+                    used=n[2],
+                    granted=n[3],
+                    phase=PHASES[n[5]],
+                    phase_ns=n[6],
+                    is_paused=bool(n[7]),
+                    stays=n[8],
+                    swappable=n[9],
+                    resident=n[10],
+                    gpu=gpu,
+                    counts=dict(zip(COUNTERS, counts, strict=True)),
+                    names=names,
+                )
             )
-            for name, n in self._all(CLIENTS)
-        ]
+        return found
+
+    def observe(self, begin: bool) -> int:
+        """Asks the programs for their counts, if ``begin``.
+
+        Returns how many have not answered since they were asked last.
+        """
+        return self.ask(OBSERVE, "", int(begin))[1][0]
+
+    def totals(self, vgpu: str) -> dict[str, int] | None:
+        """Returns the counts of a virtual GPU's programs, also of those that have ended.
+
+        By the names of COUNTERS. None: there is no such virtual GPU.
+        """
+        answer = self._ask_if(TOTALS, name=vgpu)
+        return None if answer is None else dict(zip(COUNTERS, answer[1], strict=False))
+
+    def unknown_functions(self, client: Client) -> list[str]:
+        """Returns the names of driver functions that a program asked for and gdev does not know."""
+        found: list[str] = []
+        while answer := self._ask_if(UNKNOWN_NAME, client.id, len(found)):
+            text = struct.pack(f"={NUMBERS}Q", *answer[1])
+            found.append(text.partition(b"\0")[0].decode("ascii", "replace"))
+        return found
+
+    def settings(
+        self,
+        memory: int | None = None,
+        spare: int | None = None,
+        host_memory: int | None = None,
+        swap_files: int | None = None,
+    ) -> tuple[int, int, int, int]:
+        """Changes what programs may have of the GPUs and of the host. None: as it is.
+
+        Returns what holds now.
+        """
+        wanted = (memory, spare, host_memory, swap_files)
+        _, numbers = self.ask(SETTINGS, "", *(UNCHANGED if one is None else one for one in wanted))
+        return numbers[0], numbers[1], numbers[2], numbers[3]
 
     def gpus(self) -> list[GpuUse]:
         """Returns the GPUs on which programs take turns."""
@@ -230,34 +333,46 @@ class Daemon:
             )
         return found
 
+    def _ask_if(self, kind: int, *numbers: int, name: str = "") -> tuple[str, list[int]] | None:
+        """Returns an answer, or None if what was asked for is not there."""
+        try:
+            return self.ask(kind, name, *numbers)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return None
+
     def _all(self, kind: int) -> list[tuple[str, list[int]]]:
         found: list[tuple[str, list[int]]] = []
-        while True:
-            try:
-                found.append(self.ask(kind, "", len(found)))
-            except OSError as error:
-                if error.errno != errno.ENOENT:
-                    raise
-                return found
+        while answer := self._ask_if(kind, len(found)):
+            found.append(answer)
+        return found
 
 
-def connect(start: bool) -> Daemon:
+def connect(start: bool, wait: bool = False) -> Daemon:
     """Connects to the daemon; starts it if there is none and ``start``.
 
-    Waits for a daemon that starts, at most 5 s. Raises OSError.
+    Waits for a daemon that starts, at most 5 s; also for one that others start, if ``wait``.
+    A daemon that is started gets the virtual GPUs and settings of the file ``GDEV_CONFIG``. Raises
+    OSError; ValueError: that file is wrong, and no daemon is started.
     """
     path = _files.socket_path()
     try:
         return Daemon(path)
     except OSError as error:
-        if not start or error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
+        if not (start or wait) or error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
             raise
+    if not start:
+        return _await(path, None)
     if not _files.daemon().exists():
         raise OSError(
             errno.ENOENT,
             "the daemon is missing: was gdev built without CUDA?",
             str(_files.daemon()),
         )
+    from gdev import _config  # which imports this module
+
+    config = _config.of_environment()
     # Not through a link that somebody may have put there.
     log_file = os.open(f"{path}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with os.fdopen(log_file, "a") as log:
@@ -269,13 +384,23 @@ def connect(start: bool) -> Daemon:
             start_new_session=True,
             cwd="/",
         )
+    made = _await(path, process)
+    if config is not None and process.poll() is None:  # else another command has started one
+        for line in _config.apply(made, config):
+            print(f"gdev: {config.path}: {line}", file=sys.stderr)
+    return made
+
+
+def _await(path: Path, process: subprocess.Popen[bytes] | None) -> Daemon:
+    """Waits for a daemon that starts; ``process``: which this command has started."""
     end = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         try:
             return Daemon(path)
         except OSError:
             # 3: another command has started one at the same time.
-            if process.poll() not in (None, 3) or time.monotonic() > end:
+            has_ended = process is not None and process.poll() not in (None, 3)
+            if has_ended or time.monotonic() > end:
                 raise OSError(
                     errno.ECONNREFUSED, f"the daemon does not start; see {path}.log"
                 ) from None

@@ -12,17 +12,17 @@ import errno
 import os
 import pwd
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 from gpufs.sizes import format_size, parse_size
 
 from gdev import _daemon, _files
+from gdev._values import NO_LIMIT, format_limit, limit_of, policy_of
 from gdev.bench import app as bench
-
-# What the account can hold: no limit beside that of the GPU.
-NO_LIMIT: Final = (2**31 - 1) * 4096
+from gdev.commands import commands
+from gdev.commands.table import print_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,6 +80,9 @@ def run_command(
         environment = environment_of(vgpu)
     except OSError as error:
         complain(error)
+        raise typer.Exit(125) from None
+    except ValueError as error:  # the file of GDEV_CONFIG
+        print(f"gdev: {error}", file=sys.stderr)
         raise typer.Exit(125) from None
     sys.stdout.flush()
     try:
@@ -147,7 +150,7 @@ def set_command(
     limit = _daemon.UNCHANGED if memory is None else limit_of(memory)
     policy = policy_of(reserve, priority, when_full, end_after)
     with _daemon.connect(start=False) as daemon:
-        daemon.ask(_daemon.SET, name, limit, 0, *policy)
+        daemon.ask(_daemon.SET, name, limit, _daemon.UNCHANGED, *policy)
 
 
 @vgpus.command("rm")
@@ -164,7 +167,7 @@ def list_command() -> None:
         rows = [
             (
                 one.name,
-                "none" if one.limit == NO_LIMIT else format_size(one.limit),
+                format_limit(one.limit),
                 format_size(one.used),
                 str(one.clients),
                 format_size(one.reserve),
@@ -187,24 +190,13 @@ def ps_command() -> None:
                 str(one.process),
                 one.vgpu,
                 format_size(one.used),
-                str(one.refusals),
-                state_of(one),
-                format_size(one.swappable - min(one.swappable, one.resident)),
+                str(one.counts["refusals"]),
+                one.state,
+                format_size(one.swapped),
             )
             for one in daemon.clients()
         ]
     print_table(("PROCESS", "VGPU", "USED", "REFUSED", "GPU", "SWAPPED"), rows)
-
-
-def state_of(one: _daemon.Client) -> str:
-    """Returns where a program is, in a word or two."""
-    words = [one.phase]
-    if one.is_paused:
-        words.append("paused")
-    if one.stays:
-        why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
-        words.append(why.get(one.stays, os.strerror(one.stays)))
-    return ", ".join(words)
 
 
 @app.command("pause")
@@ -246,14 +238,14 @@ def gpu_set_command(
     ] = None,
 ) -> None:
     """Change what programs may have of the GPUs and of the host."""
-    numbers = [
-        _daemon.UNCHANGED if memory is None else limit_of(memory),
-        _daemon.UNCHANGED if spare is None else parse_size(spare),
-        _daemon.UNCHANGED if host_memory is None else parse_size(host_memory),
-        _daemon.UNCHANGED if swap_files is None else parse_size(swap_files),
-    ]
+    chosen = (
+        None if memory is None else limit_of(memory),
+        None if spare is None else parse_size(spare),
+        None if host_memory is None else parse_size(host_memory),
+        None if swap_files is None else parse_size(swap_files),
+    )
     with _daemon.connect(start=True) as daemon:
-        daemon.ask(_daemon.SETTINGS, "", *numbers)
+        daemon.settings(*chosen)
 
 
 @gpus.command("list")
@@ -262,7 +254,7 @@ def gpu_list_command() -> None:
     with _daemon.connect(start=False) as daemon:
         rows = [
             (
-                f"{one.number:016x}",
+                one.label,
                 format_size(one.total),
                 format_size(one.capacity),
                 format_size(one.rooms),
@@ -314,6 +306,8 @@ def stop_command() -> None:
         daemon.ask(_daemon.STOP)
 
 
+for command_name, command in commands.items():
+    app.command(command_name)(command)
 app.add_typer(vgpus, name="vgpu")
 app.add_typer(gpus, name="gpu")
 app.add_typer(segments, name="shm")
@@ -326,42 +320,6 @@ def user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
-
-
-def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Prints columns as wide as their contents."""
-    lines = [head, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    for line in lines:
-        print(
-            "  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
-        )
-
-
-def limit_of(text: str) -> int:
-    """Returns a limit in bytes. Raises ValueError."""
-    limit = NO_LIMIT if text == "none" else parse_size(text)
-    if not 0 < limit <= NO_LIMIT:
-        raise ValueError(f"a limit is 1 byte to {format_size(NO_LIMIT)}, or 'none': {text}")
-    return limit
-
-
-def policy_of(
-    reserve: str | None, priority: int | None, when_full: str | None, end_after: int | None
-) -> tuple[int, int, int, int]:
-    """Returns a policy as the daemon's numbers. Raises ValueError."""
-    if when_full is not None and when_full not in _daemon.WHEN_FULL:
-        raise ValueError(f"--when-full is one of {', '.join(_daemon.WHEN_FULL)}: {when_full}")
-    if priority is not None and not -1000 <= priority <= 1000:
-        raise ValueError(f"a priority is -1000 to 1000: {priority}")
-    if end_after is not None and not 0 <= end_after <= 10**9:
-        raise ValueError(f"--end-after is 0 to {10**9} seconds: {end_after}")
-    return (
-        _daemon.UNCHANGED if reserve is None else parse_size(reserve),
-        _daemon.UNCHANGED if priority is None else priority % 2**64,
-        _daemon.UNCHANGED if when_full is None else _daemon.WHEN_FULL.index(when_full),
-        _daemon.UNCHANGED if end_after is None else end_after,
-    )
 
 
 def complain(error: OSError) -> None:

@@ -57,7 +57,7 @@ class simulation : private world {
           one.is_leaving ? ", leaving" : "", one.is_entering ? ", entering" : "",
           one.has_asked ? ", asked" : "");
       if (one.id != 0) {
-        const gdev::turn_report said = turns().report(one.id);
+        const gdev::turn_report said = turns().report(one.id, now_);
         std::printf("; phase %d, granted %llu, used %llu, room %u, order %u%s",
                     static_cast<int>(said.now), number(accounts().granted(one.id)),
                     number(accounts().used(one.id)), one.page->room.load(), order(one),
@@ -96,7 +96,8 @@ class simulation : private world {
       const std::size_t which = below(vgpus);
       limits_[which] = 1 + below(2 * total_);
       policies_[which] = random_policy();
-      require(accounts().set(name(which), limits_[which], policies_[which]) == 0, "set");
+      require(accounts().set(name(which), limits_[which], gdev::all_users, policies_[which]) == 0,
+              "set");
       return;
     }
     if (kind < 22) {
@@ -241,7 +242,7 @@ class simulation : private world {
       std::uint64_t partial = 0;
       for (const sim_client& of : clients_) {
         partial += of.gpu == one.number && of.id != 0 && !of.is_hostile &&
-                           turns().report(of.id).now == phase::entering &&
+                           turns().report(of.id, now_).now == phase::entering &&
                            of.page->room.load() < accounts().used(of.id)
                        ? 1
                        : 0;
@@ -265,7 +266,7 @@ class simulation : private world {
     const gdev::vgpu_report vgpu = accounts().report(one.id);
     require(vgpu.granted <= vgpu.limit || word.is_strict || word.granted == 0,
             "a grant above the limit is not strict");
-    const phase now = turns().report(one.id).now;
+    const phase now = turns().report(one.id, now_).now;
     require(one.is_off || now == phase::in || now == phase::leaving, "work runs out of turn");
   }
 
@@ -283,7 +284,7 @@ class simulation : private world {
     for (std::size_t i = 0; i < vgpus; ++i) {
       policies_[i].reserve = 0;  // what was promised is not taken away
       policies_[i].priority = 0;
-      require(accounts().set(name(i), limits_[i], policies_[i]) == 0, "set");
+      require(accounts().set(name(i), limits_[i], gdev::all_users, policies_[i]) == 0, "set");
     }
     for (sim_client& one : clients_) {
       if (one.id != 0) {

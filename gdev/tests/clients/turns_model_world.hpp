@@ -144,9 +144,10 @@ class world {
     one.page = std::make_unique<gdev::client_page>();
     publish(one);
     const std::uint64_t id = next_id_++;
-    require(accounts().join(id, name(one.vgpu), id, 0, one.page->account, one.used) == 0, "join");
+    require(accounts().join(id, name(one.vgpu), id, 0, one.page->account, one.used, 0) == 0,
+            "join");
     one.id = id;
-    turns().join(id, *one.page, now_);
+    turns().join(id, *one.page, {}, now_);
     turns().use_gpu(id, one.gpu, total_, total_, now_);
     if (one.is_leaving || one.is_off) {
       turns().come_back_out(id, now_);

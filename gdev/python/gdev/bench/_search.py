@@ -111,7 +111,7 @@ def _virtual_gpus(count: int, memory: int) -> Iterator[list[str]]:
             try:
                 daemon.ask(_daemon.ADD, name, limit, os.getuid())
             except FileExistsError:  # of a benchmark that was killed
-                daemon.ask(_daemon.SET, name, limit)
+                daemon.ask(_daemon.SET, name, limit, _daemon.UNCHANGED)
     try:
         yield names
     finally:

@@ -1,0 +1,415 @@
+// Moves of swappable memory: the gate is closed, and no submission is held.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "interposer/driver.hpp"
+#include "interposer/driver_scope.hpp"
+#include "interposer/gate.hpp"
+#include "interposer/swappable_memory.hpp"
+
+namespace gdev {
+
+namespace {
+
+/** Chunks are released, and others are told of it, when so much has been copied. */
+constexpr std::size_t batch_bytes = std::size_t{64} << 20;
+/** What a client that may have to leave prepares between two looks at its orders. */
+constexpr std::size_t prepared_at_once = std::size_t{512} << 20;
+
+/** A clock that can be stopped. */
+class stopwatch {
+ public:
+  void stop() noexcept {
+    ns_ += static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                          std::chrono::steady_clock::now() - begin_)
+                                          .count());
+  }
+  void go_on() noexcept { begin_ = std::chrono::steady_clock::now(); }
+  [[nodiscard]] std::uint64_t ns() const noexcept { return ns_; }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::uint64_t ns_ = 0;
+};
+
+/** Tells whether an error says that a graph is being captured. */
+bool is_of_capture(CUresult result) noexcept {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+/** Memory could not be brought back. A program must not go on with wrong bytes. */
+[[noreturn]] void end_with_lost_memory() noexcept {
+  constexpr std::string_view text =
+      "gdev: memory of this process could not be brought back to the GPU; the process ends\n";
+  static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+  std::abort();
+}
+
+}  // namespace
+
+std::uint64_t swappable_memory::writes() const {
+  // Copies to the host too: what a program calls the host may be an address of the device.
+  return count_submissions(work::launch) + count_submissions(work::fill) +
+         count_submissions(work::to_device) + count_submissions(work::to_host);
+}
+
+std::vector<swappable_memory::moving> swappable_memory::all_chunks() {
+  std::vector<moving> all;
+  for (auto& [address, one] : ranges_) {
+    CUdeviceptr at = address;
+    for (chunk& part : one.chunks) {
+      if (!one.is_wired) {
+        all.push_back({&part, at, &one, false});
+      }
+      at += part.bytes;
+    }
+  }
+  return all;
+}
+
+CUstream swappable_memory::stream_of(CUcontext context) {
+  CUstream& found = streams_[context];
+  if (found == nullptr) {
+    call_driver<CUresult>(id_cuStreamCreate, &found, unsigned{CU_STREAM_NON_BLOCKING});
+  }
+  return found;
+}
+
+bool swappable_memory::prepare_host() {
+  std::size_t needed = 0;
+  CUcontext context = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [address, one] : ranges_) {
+      context = one.context;
+      if (one.is_wired) {
+        continue;
+      }
+      for (const chunk& part : one.chunks) {
+        needed += part.copy == nullptr && part.file == swap_file::none ? part.bytes : 0;
+      }
+    }
+  }
+  if (context == nullptr) {
+    return false;
+  }
+  // A submission: the context must not end meanwhile.
+  const submission in_turn(work::other);
+  const driver_scope scope(context);
+  return pool_.prepare(needed, prepared_at_once);
+}
+
+void swappable_memory::report_gpu() {
+  if (const std::vector<CUcontext> all = all_contexts(); !all.empty()) {
+    const driver_scope scope(all.front());
+    if (const gpu_facts seen = look_at_gpu(); seen.number != 0) {
+      static_cast<void>(use_gpu(seen));
+    }
+  }
+}
+
+std::vector<CUcontext> swappable_memory::all_contexts() {
+  const std::lock_guard lock(mutex_);
+  return {contexts_.begin(), contexts_.end()};
+}
+
+/** Waits for a context without an event. Returns false if a capture forbids that. */
+bool swappable_memory::synchronize(CUcontext context) {
+  const CUresult result = call_driver<CUresult>(id_cuCtxSynchronize);
+  if (is_of_capture(result)) {
+    return false;
+  }
+  if (result != CUDA_SUCCESS) {
+    broken_.insert(context);  // nothing runs in it any more
+  }
+  return true;
+}
+
+bool swappable_memory::is_drained() { return drain(std::chrono::steady_clock::time_point{}); }
+
+bool swappable_memory::drain(std::chrono::steady_clock::time_point deadline) {
+  const bool may_wait = deadline != std::chrono::steady_clock::time_point{};
+  for (const CUcontext context : all_contexts()) {
+    const driver_scope scope(context);
+    CUevent done = nullptr;
+    CUresult result =
+        call_driver<CUresult>(id_cuEventCreate, &done, unsigned{CU_EVENT_DISABLE_TIMING});
+    if (result == CUDA_SUCCESS) {
+      result = call_driver<CUresult>(id_cuCtxRecordEvent, context, done);
+    }
+    if (result == CUDA_SUCCESS) {
+      result = call_driver<CUresult>(id_cuEventQuery, done);
+      for (int tries = 0; result == CUDA_ERROR_NOT_READY && may_wait; ++tries) {
+        if (std::chrono::steady_clock::now() >= deadline) {
+          break;
+        }
+        usleep(tries < 100 ? 20 : 500);
+        result = call_driver<CUresult>(id_cuEventQuery, done);
+      }
+    }
+    if (done != nullptr) {
+      call_driver<CUresult>(id_cuEventDestroy_v2, done);
+    }
+    if (result == CUDA_ERROR_NOT_READY || is_of_capture(result)) {
+      return false;
+    }
+    // An error, or a driver before 12.5: waiting is all that is left, for as long as work takes.
+    if (result != CUDA_SUCCESS && (!may_wait || !synchronize(context))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/** Copies what has a place in the host's memory, and releases everything, batch by batch. */
+void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
+                                const std::function<void(std::uint64_t)>& progress) {
+  struct batch {
+    std::size_t end = 0;
+    CUevent done = nullptr;
+    CUcontext context = nullptr;
+    bool is_right = true;
+  };
+  std::vector<batch> batches;
+  std::size_t bytes = 0;
+  bool is_right = true;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& [part, address, of, is_kept] = all[i];
+    const driver_scope scope(of->context);
+    if (part->handle != 0 && part->copy != nullptr && !is_kept) {
+      is_right &=
+          call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy), address,
+                                part->bytes, stream_of(of->context)) == CUDA_SUCCESS;
+      copied += part->bytes;
+    }
+    bytes += part->bytes;
+    const bool is_last = i + 1 == all.size() || all[i + 1].of->context != of->context;
+    if (bytes >= batch_bytes || is_last) {
+      batch& made = batches.emplace_back(batch{i + 1, nullptr, of->context, is_right});
+      made.is_right &= call_driver<CUresult>(id_cuEventCreate, &made.done,
+                                             unsigned{CU_EVENT_DISABLE_TIMING}) == CUDA_SUCCESS;
+      made.is_right &= call_driver<CUresult>(id_cuEventRecord, made.done, stream_of(of->context)) ==
+                       CUDA_SUCCESS;
+      bytes = 0;
+      is_right = true;
+    }
+  }
+  std::size_t begin = 0;
+  for (const batch& one : batches) {
+    const driver_scope scope(one.context);
+    const bool is_done =
+        one.is_right && call_driver<CUresult>(id_cuEventSynchronize, one.done) == CUDA_SUCCESS;
+    call_driver<CUresult>(id_cuEventDestroy_v2, one.done);
+    if (!is_done) {
+      copy_again(all, begin, one.end);
+    }
+    for (; begin < one.end; ++begin) {
+      resident_ -= all[begin].which->handle != 0 ? all[begin].which->bytes : 0;
+      release_chunk(all[begin].address, *all[begin].which);
+    }
+    publish_memory(size_, resident_);
+    progress(resident_);
+  }
+}
+
+/** A copy has failed. Does it once more, or ends the process, unless its context is broken. */
+void swappable_memory::copy_again(const std::vector<moving>& all, std::size_t begin,
+                                  std::size_t end) {
+  for (; begin < end; ++begin) {
+    const auto& [part, address, of, is_kept] = all[begin];
+    if (part->handle == 0 || part->copy == nullptr || is_kept) {
+      continue;
+    }
+    const driver_scope scope(of->context);
+    const CUstream stream = stream_of(of->context);
+    const bool is_right =
+        call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy), address,
+                              part->bytes, stream) == CUDA_SUCCESS &&
+        call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
+    if (!is_right) {
+      note_failure(of->context);
+    }
+  }
+}
+
+/** A move has failed in a context. If that is not broken, the process ends. */
+void swappable_memory::note_failure(CUcontext context) {
+  const driver_scope scope(context);
+  const CUresult result = call_driver<CUresult>(id_cuCtxSynchronize);
+  if (result == CUDA_ERROR_DEINITIALIZED) {
+    for (;;) {
+      pause();  // the process is ending: this thread is not needed any more
+    }
+  }
+  if (result == CUDA_SUCCESS && !broken_.contains(context)) {
+    end_with_lost_memory();
+  }
+  broken_.insert(context);
+}
+
+/** Finds places on the host for all chunks that have none. Returns false, and gives them back. */
+bool swappable_memory::find_places(std::vector<moving>& all) {
+  std::size_t needed = 0;
+  const auto has_place = [](const chunk& one) {
+    return one.copy != nullptr || one.file != swap_file::none;
+  };
+  for (const moving& one : all) {
+    needed += one.which->handle != 0 && !has_place(*one.which) ? one.which->bytes : 0;
+  }
+  if (needed == 0) {
+    return true;
+  }
+  const driver_scope scope(all.front().of->context);
+  pool_.prepare(needed, needed);
+  std::vector<chunk*> placed;
+  for (const moving& one : all) {
+    chunk& part = *one.which;
+    if (part.handle == 0 || has_place(part)) {
+      continue;
+    }
+    part.copy = pool_.take(part.bytes);
+    if (part.copy == nullptr) {
+      part.file = files_.take(part.bytes);
+    }
+    placed.push_back(&part);
+    if (!has_place(part)) {
+      for (chunk* const given : placed) {
+        if (given->copy != nullptr) {
+          pool_.give(std::exchange(given->copy, nullptr), given->bytes);
+        } else if (given->file != swap_file::none) {
+          files_.give(std::exchange(given->file, swap_file::none), given->bytes);
+        }
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+/** Copies what has its place in the file. Nothing is released before all is written. */
+int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t& copied) {
+  for (const auto& [part, address, of, is_kept] : all) {
+    if (part->handle == 0 || part->file == swap_file::none || is_kept) {
+      continue;
+    }
+    const driver_scope scope(of->context);
+    staging_ = staging_ == nullptr ? host_pool::make_segment() : staging_;
+    if (staging_ == nullptr) {
+      return ENOMEM;
+    }
+    if (call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(staging_), address,
+                              part->bytes, stream_of(of->context)) != CUDA_SUCCESS ||
+        call_driver<CUresult>(id_cuStreamSynchronize, stream_of(of->context)) != CUDA_SUCCESS) {
+      note_failure(of->context);
+      continue;
+    }
+    if (files_.write(part->file, staging_, part->bytes) != 0) {
+      return EIO;
+    }
+    copied += part->bytes;
+  }
+  return 0;
+}
+
+/** Copies a chunk from the file to the GPU. Returns false if that fails. */
+bool swappable_memory::read_file(const moving& one) {
+  const CUstream stream = stream_of(one.of->context);
+  return files_.read(one.which->file, staging_, one.which->bytes) == 0 &&
+         call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, one.address,
+                               static_cast<const void*>(staging_), one.which->bytes,
+                               stream) == CUDA_SUCCESS &&
+         call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
+}
+
+move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>& progress) {
+  std::vector<moving> all = all_chunks();
+  const bool was_written = writes() != writes_then_;
+  for (moving& one : all) {
+    one.is_kept =
+        !was_written && (one.which->copy != nullptr || one.which->file != swap_file::none);
+  }
+  if (!find_places(all)) {
+    return {ENOMEM, 0, 0};
+  }
+  move_result result;
+  stopwatch watch;
+  result.error = write_files(all, result.bytes);
+  if (result.error == 0) {
+    copy_out(all, result.bytes, progress);
+  }
+  watch.stop();
+  result.ns = watch.ns();
+  return result;
+}
+
+move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& may_have,
+                                      const std::function<bool()>& is_full) {
+  move_result result;
+  stopwatch watch;
+  std::set<CUcontext> used;
+  for (const moving& one : all_chunks()) {
+    const auto& [part, address, of, is_kept] = one;
+    if (part->handle != 0) {
+      continue;
+    }
+    const driver_scope scope(of->context);
+    CUresult made = CUDA_ERROR_OUT_OF_MEMORY;
+    while (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
+      watch.stop();
+      result.error = may_have(resident_ + part->bytes) ? 0 : ECANCELED;
+      watch.go_on();
+      if (result.error == 0) {
+        made = make_chunk(address, *part, of->device);
+      }
+      if (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
+        watch.stop();
+        result.error = is_full() ? 0 : ECANCELED;
+        watch.go_on();
+      }
+    }
+    if (result.error != 0) {
+      break;
+    }
+    const std::vector<CUmemAccessDesc> access = access_of(of->device);
+    if (made != CUDA_SUCCESS ||
+        call_driver<CUresult>(id_cuMemSetAccess, address, part->bytes, access.data(),
+                              access.size()) != CUDA_SUCCESS) {
+      note_failure(of->context);
+      continue;
+    }
+    resident_ += part->bytes;
+    publish_memory(size_, resident_);
+    bool is_right = true;
+    if (part->copy != nullptr) {
+      is_right = call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address,
+                                       static_cast<const void*>(part->copy), part->bytes,
+                                       stream_of(of->context)) == CUDA_SUCCESS;
+      used.insert(of->context);
+    } else if (part->file != swap_file::none) {
+      is_right = read_file(one);
+    }
+    if (!is_right) {
+      note_failure(of->context);
+    }
+    result.bytes += part->bytes;
+  }
+  for (const CUcontext context : used) {
+    const driver_scope scope(context);
+    if (call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context)) != CUDA_SUCCESS) {
+      note_failure(context);
+    }
+  }
+  watch.stop();
+  result.ns = watch.ns();
+  writes_then_ = writes();
+  return result;
+}
+
+}  // namespace gdev
