@@ -244,8 +244,11 @@ void swappable_memory::note_failure(CUcontext context) {
   const driver_scope scope(context);
   const CUresult result = call_driver<CUresult>(id_cuCtxSynchronize);
   if (result == CUDA_ERROR_DEINITIALIZED) {
+    // The process is ending: this thread is not needed any more, and the one that ends it may wait
+    // at the gate.
+    open_gate();
     for (;;) {
-      pause();  // the process is ending: this thread is not needed any more
+      pause();
     }
   }
   if (result == CUDA_SUCCESS && !broken_.contains(context)) {

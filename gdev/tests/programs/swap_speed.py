@@ -56,8 +56,9 @@ class Holder:
 
 
 def speeds(before: _daemon.Client, after: _daemon.Client) -> dict[str, float]:
-    moved = after.bytes_out + after.bytes_in - before.bytes_out - before.bytes_in
-    lasted = after.moving_ns - before.moving_ns
+    since = {name: after.counts[name] - before.counts[name] for name in after.counts}
+    moved = since["bytes_out"] + since["bytes_in"]
+    lasted = since["moving_ns"]
     return {"moved_gb": round(moved / 1e9, 2), "gb_per_s": round(moved / max(lasted, 1), 2)}
 
 

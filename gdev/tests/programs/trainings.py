@@ -54,7 +54,8 @@ def main() -> int:
     while any(one.poll() is None for one in running):
         time.sleep(0.2)
         with _daemon.Daemon(_files.socket_path()) as daemon:
-            clients = daemon.clients() or clients
+            found = daemon.clients()
+        clients = found if len(found) == count else clients
     together = [result_of(one) for one in running]
     lasted = [one["end"] - one["begin"] for one in alone]
     makespan = max(one["end"] for one in together) - min(one["begin"] for one in together)
@@ -67,9 +68,9 @@ def main() -> int:
         "makespan_s": round(makespan, 2),
         "ratio": round(makespan / sum(lasted), 3),
         "bit_equal": are_equal,
-        "turns": [one.turns for one in clients],
-        "gb_out": [round(one.bytes_out / 1e9, 1) for one in clients],
-        "moving_s": [round(one.moving_ns / 1e9, 2) for one in clients],
+        "turns": [one.counts["turns"] for one in clients],
+        "gb_out": [round(one.counts["bytes_out"] / 1e9, 1) for one in clients],
+        "moving_s": [round(one.counts["moving_ns"] / 1e9, 2) for one in clients],
     }
     print(json.dumps(said), flush=True)
     return 0 if are_equal else 1
