@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <new>
 #include <system_error>
 
@@ -191,6 +192,8 @@ void server::end_clients() {
     // The pidfd is of the process that joined, whatever has its number now.
     if (const auto found = connections_.find(id);
         found != connections_.end() && found->second->process) {
+      std::fprintf(stderr, "gdevd: process %d kept others waiting for too long: killed\n",
+                   static_cast<int>(found->second->peer.pid));
       syscall(SYS_pidfd_send_signal, found->second->process.number(), SIGKILL, nullptr, 0);
     }
   }

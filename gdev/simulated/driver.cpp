@@ -1,6 +1,7 @@
 /** The simulated driver: initialization, the device, contexts, memory. */
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@ namespace gdev::simulated {
 namespace {
 
 std::atomic<bool> is_initialized;
+std::atomic<bool> has_ended;  // with the process, as the vendor's driver does
 
 /** There is one device. All contexts of a process share it; their handles differ. */
 struct context {};
@@ -28,11 +30,14 @@ CUcontext handle_of(context& which) noexcept { return reinterpret_cast<CUcontext
 
 using gdev::simulated::current;
 using gdev::simulated::handle_of;
+using gdev::simulated::has_ended;
 using gdev::simulated::is_initialized;
 using gdev::simulated::the_device;
 
 GDEV_EXPORT(cuInit, unsigned flags) {
-  is_initialized = true;
+  if (!is_initialized.exchange(true)) {
+    static_cast<void>(std::atexit([] { has_ended = true; }));
+  }
   return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -164,6 +169,9 @@ GDEV_EXPORT(cuCtxGetDevice, CUdevice* device) {
 }
 
 GDEV_EXPORT(cuCtxSynchronize, ) {
+  if (has_ended) {
+    return CUDA_ERROR_DEINITIALIZED;
+  }
   the_device().wait_for_all();
   return CUDA_SUCCESS;
 }
@@ -209,6 +217,9 @@ GDEV_EXPORT(cuMemAddressFree, CUdeviceptr address, std::size_t bytes) {
 
 GDEV_EXPORT(cuMemCreate, CUmemGenericAllocationHandle* handle, std::size_t bytes,
             const CUmemAllocationProp* properties, unsigned long long /*flags*/) {
+  if (has_ended) {
+    return CUDA_ERROR_DEINITIALIZED;
+  }
   return properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE
              ? CUDA_ERROR_INVALID_VALUE
              : the_device().create(handle, bytes);

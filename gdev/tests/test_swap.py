@@ -268,6 +268,16 @@ def test_allocations_of_others_make_none_fail(shared: Daemon) -> None:
         assert [one.result(TIMEOUT_S) for one in both] == [[0], [0]]
 
 
+def test_a_program_that_is_off_can_end(shared: Daemon) -> None:
+    """It frees memory when the driver has ended, and waits for its turn for that."""
+    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+        assert "off" in state(shared)[a.process.pid]
+        assert a.process.stdin is not None
+        print("end", file=a.process.stdin, flush=True)
+        assert a.process.wait(TIMEOUT_S) == 0
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+
+
 def test_a_full_disk_keeps_the_program_on_the_gpu(
     shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,10 +299,17 @@ class Daemon:
     ) -> tuple[int, int, int, int]:
         """Changes what programs may have of the GPUs and of the host. None: as it is.
 
-        Returns what holds now.
+        Returns what holds now. Raises OSError; EINVAL: what is spare is not less than the memory.
         """
         wanted = (memory, spare, host_memory, swap_files)
-        _, numbers = self.ask(SETTINGS, "", *(UNCHANGED if one is None else one for one in wanted))
+        numbers = [UNCHANGED if one is None else one for one in wanted]
+        try:
+            _, numbers = self.ask(SETTINGS, "", *numbers)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            text = "what is spare must be less than the memory for programs"
+            raise OSError(errno.EINVAL, text, "gpu") from None
         return numbers[0], numbers[1], numbers[2], numbers[3]
 
     def gpus(self) -> list[GpuUse]:

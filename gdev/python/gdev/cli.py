@@ -35,7 +35,10 @@ gpus = typer.Typer(no_args_is_help=True, help="What programs may have of the GPU
 
 segments = typer.Typer(help="List device memory that is shared by keys, and remove it.")
 
-Process = Annotated[int, typer.Argument(help="The program's process, as gdev ps shows it.")]
+Process = Annotated[
+    int,
+    typer.Argument(min=1, max=2**31 - 1, help="The program's process, as gdev ps shows it."),
+]
 Name = Annotated[str, typer.Argument(help="Name of the virtual GPU.")]
 EndAfter = Annotated[
     int | None,

@@ -26,6 +26,7 @@
  *   legacy KEY            "ok 1 BYTES": it can be exported, and its allocation has so many bytes
  *   sync KEY              CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; dmabuf KEY: a descriptor for others
  *   context               cuCtxCreate, which becomes current; destroy: ends it
+ *   end                   ends the process; what is allocated is freed when the driver has ended
  *   fork                  the child initializes CUDA anew, and answers from now on
  */
 #include <cuda.h>
@@ -60,7 +61,8 @@ struct thing {
   CUdeviceptr mapped = 0;
 };
 
-std::vector<thing> things;
+std::vector<thing>& things = *new std::vector<thing>;  // needed until the end
+bool is_ending = false;
 
 CUresult init() {
   CUcontext context = nullptr;
@@ -427,8 +429,18 @@ CUresult obey(const std::string& line, std::string& said) {
 }  // namespace
 
 int main() {
+  // Registered before the driver's own, so it runs after that.
+  std::atexit([] {
+    if (is_ending) {
+      static_cast<void>(cuMemFree(things.at(0).address));
+    }
+  });
   std::string line;
   while (std::getline(std::cin, line)) {
+    if (line == "end") {
+      is_ending = true;
+      return 0;
+    }
     if (line == "fork") {
       std::cout.flush();
       const pid_t child = fork();
