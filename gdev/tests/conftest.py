@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .gdev_daemon import Daemon
-from .simulated_gpu import Gpu
+from .simulated_gpu import ROOT, Gpu
+
+# What gdev uses of gpufs is not installed where the tests run.
+sys.path.insert(0, str(ROOT / "python"))
 
 
 @pytest.fixture

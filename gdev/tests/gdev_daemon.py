@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +56,11 @@ class Program:
         answer = self.says(*words)
         assert answer.startswith("ok"), f"{words}: {answer}"
         return [int(word) for word in answer.split()[1:]]
+
+    def stop(self) -> None:
+        """Stops it, and waits until all its threads are stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def end(self) -> str:
         """Lets it end by itself. Returns what it wrote on standard error."""

@@ -178,7 +178,7 @@ def test_memory_shared_by_keys_is_the_virtual_gpus(shared: Daemon) -> None:
 def test_a_program_that_is_stopped_delays_nobody(shared: Daemon) -> None:
     with started(shared, "a", 8, 1) as a, started(shared, "b", 8, 2) as b:
         before = program_of(top(shared), a)["fills"]
-        a.process.send_signal(signal.SIGSTOP)
+        a.stop()
         b.does("fill", 0, 3, 8 * MIB)
         begin = time.monotonic()
         shown = top(shared)

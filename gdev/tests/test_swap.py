@@ -332,7 +332,7 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daem
     ):
         b.does("init")
         small.does("init")
-        a.process.send_signal(signal.SIGSTOP)
+        a.stop()
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
         assert not waiting.done() and "leaving" in state(shared)[a.process.pid]
@@ -345,7 +345,7 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daem
 def test_a_program_that_cannot_leave_is_ended_if_that_was_chosen(shared: Daemon) -> None:
     shared.must("vgpu", "set", "a", "--end-after", "2")
     with started(shared, "a", 40, 1) as a, started(shared, "b", 20, 2) as b:
-        a.process.send_signal(signal.SIGSTOP)
+        a.stop()
         begin = time.monotonic()
         b.does("alloc", 30 * MIB)
         assert time.monotonic() - begin >= 2.0
