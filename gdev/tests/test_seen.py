@@ -76,8 +76,10 @@ def metrics_of(text: str) -> dict[tuple[str, ...], float]:
 @contextmanager
 def served(daemon: Daemon) -> Iterator[str]:
     """gdev metrics, at any port. Returns its URL."""
+    # The tests may run where SIGINT is ignored, as a shell's jobs in the background do.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "gdev", "metrics"]
     with subprocess.Popen(
-        [sys.executable, "-m", "gdev", "metrics", "--listen", "127.0.0.1:0"],
+        [*command, "--listen", "127.0.0.1:0"],
         env=daemon.environment(),
         stdout=subprocess.PIPE,
         text=True,
