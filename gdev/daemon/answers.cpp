@@ -10,7 +10,6 @@
 #include <chrono>
 #include <fstream>
 #include <initializer_list>
-#include <limits>
 #include <sstream>
 #include <string_view>
 
@@ -26,9 +25,6 @@ void put(message& said, std::string_view name, std::initializer_list<std::uint64
   static_cast<void>(set_name(said, name));
   std::copy(numbers.begin(), numbers.end(), said.numbers.begin());
 }
-
-/** Clients take the host's memory in segments of this size. */
-constexpr std::uint64_t host_segment_bytes = std::uint64_t{64} << 20;
 
 constexpr std::uint64_t end_after_s_max = 1'000'000'000;
 
@@ -70,6 +66,11 @@ bool is_word(std::string_view name) noexcept {
 
 /** How long clients of an earlier daemon have to come back; they look for one twice a second. */
 constexpr std::uint64_t clients_come_back_ns = 1'500'000'000;
+
+/** Returns an amount of bytes in units, or what it was. */
+std::uint64_t amount_or(std::uint64_t bytes, std::uint64_t before) noexcept {
+  return bytes == unchanged ? before : std::min<std::uint64_t>(units_of(bytes), account_units_max);
+}
 
 std::uint64_t signed_number(int value) noexcept {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
@@ -159,7 +160,7 @@ message server::answer_client(connection& from, const message& asked) {
       said.numbers[0] = from.page->words().order.load(std::memory_order_relaxed);
       break;
     case message_kind::unknown: said.error = add_unknown(from, asked); break;
-    default: {  // host
+    case message_kind::host: {
       std::uint64_t memory = numbers[0];
       std::uint64_t files = numbers[1];
       for (const auto& [id, one] : connections_) {
@@ -179,6 +180,7 @@ message server::answer_client(connection& from, const message& asked) {
       }
       break;
     }
+    default: said.error = EINVAL; break;  // answer() sends no others here
   }
   keep_counts(from);
   return said;
@@ -278,18 +280,12 @@ message server::answer_command(const message& asked) {
         observations_.forget(name);
       }
       break;
-    default: {  // settings
+    case message_kind::settings: {
       turn_settings chosen = turns_.settings();
-      chosen.capacity = numbers[0] == unchanged
-                            ? chosen.capacity
-                            : std::min<std::uint64_t>(units_of(numbers[0]), account_units_max);
-      chosen.spare = numbers[1] == unchanged ? chosen.spare : units_of(numbers[1]);
-      chosen.host = numbers[2] == unchanged
-                        ? chosen.host
-                        : std::min<std::uint64_t>(units_of(numbers[2]), account_units_max);
-      chosen.files = numbers[3] == unchanged
-                         ? chosen.files
-                         : std::min<std::uint64_t>(units_of(numbers[3]), account_units_max);
+      chosen.capacity = amount_or(numbers[0], chosen.capacity);
+      chosen.spare = amount_or(numbers[1], chosen.spare);
+      chosen.host = amount_or(numbers[2], chosen.host);
+      chosen.files = amount_or(numbers[3], chosen.files);
       if (chosen.capacity == 0 || chosen.spare >= chosen.capacity) {
         said.error = EINVAL;
         break;
@@ -300,6 +296,7 @@ message server::answer_command(const message& asked) {
            chosen.files * account_unit});
       break;
     }
+    default: said.error = EINVAL; break;  // answer() sends no others here
   }
   if (said.error == 0) {
     said.error = save();

@@ -9,13 +9,12 @@ namespace gdev {
 
 namespace {
 
-constexpr std::uint64_t second_ns = 1'000'000'000;
 /** How long a client that could not leave is not asked again. */
-constexpr std::uint64_t stuck_ns = second_ns;
+constexpr std::uint64_t stuck_ns = turns::second_ns;
 /** How long memory stays reserved for a client that was refused it and does not ask again. */
-constexpr std::uint64_t reserved_ns_max = 2 * second_ns;
+constexpr std::uint64_t reserved_ns_max = 2 * turns::second_ns;
 /** How long a client may enter without any progress while others wait. */
-constexpr std::uint64_t progress_ns_max = 10 * second_ns;
+constexpr std::uint64_t progress_ns_max = 10 * turns::second_ns;
 
 }  // namespace
 
@@ -278,9 +277,7 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
 
 std::uint64_t turns::tick(std::uint64_t now) {
   for (auto& [id, one] : clients_) {
-    const std::uint64_t patience_s = accounts_.policy_of(id).end_after_s;
-    if (one.blocking_ns != 0 && patience_s != 0 && !one.is_paused &&
-        sum(one.blocking_ns, patience_s * second_ns) <= now) {
+    if (end_ns(one) <= now) {
       one.blocking_ns = 0;
       ended_.insert(id);
     }
@@ -309,10 +306,7 @@ std::uint64_t turns::tick(std::uint64_t now) {
     if (one.reserved != 0) {
       next = std::min(next, sum(one.reserved_ns, reserved_ns_max));
     }
-    const std::uint64_t patience_s = accounts_.policy_of(id).end_after_s;
-    if (one.blocking_ns != 0 && patience_s != 0 && !one.is_paused) {
-      next = std::min(next, sum(one.blocking_ns, patience_s * second_ns));
-    }
+    next = std::min(next, end_ns(one));
   }
   return next;
 }

@@ -10,15 +10,14 @@ namespace gdev {
 
 namespace {
 
-constexpr std::uint64_t second_ns = 1'000'000'000;
 /** Assumed until a move was measured. */
 constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
 /** A turn takes so many times what moving the client's memory takes. */
 constexpr double turn_factor = 12;
 /** How often waiting clients are looked at, where no message comes. */
-constexpr std::uint64_t look_again_ns = second_ns / 10;
+constexpr std::uint64_t look_again_ns = turns::second_ns / 10;
 /** What others have for a moment only is not what keeps a request from fitting. */
-constexpr std::uint64_t unfit_ns_max = 3 * second_ns / 10;
+constexpr std::uint64_t unfit_ns_max = 3 * turns::second_ns / 10;
 
 }  // namespace
 
@@ -97,7 +96,7 @@ std::uint64_t turns::most_for(client_id id) const {
 
 /** Returns what all clients need of the host, if all were off their GPUs and one has grown. */
 std::uint64_t turns::host_for(const client& growing, std::uint64_t units) const {
-  constexpr std::uint64_t segment = units_of(std::uint64_t{64} << 20);  // clients take whole ones
+  constexpr std::uint64_t segment = units_of(host_segment_bytes);  // clients take whole ones
   std::uint64_t all = 0;
   for (const auto& [id, one] : clients_) {
     const std::uint64_t needed = swappable(one) + (id == growing.id ? units : 0);
@@ -136,6 +135,14 @@ void turns::dequeue(client& one, std::uint64_t now) {
       found != gpus_.end() && found->second.partial == one.id) {
     found->second.partial = 0;
   }
+}
+
+/** Returns when a client is ended that should have left, or `never`. */
+std::uint64_t turns::end_ns(const client& one) const {
+  const std::uint64_t patience_s = accounts_.policy_of(one.id).end_after_s;
+  return one.blocking_ns == 0 || patience_s == 0 || one.is_paused
+             ? never
+             : sum(one.blocking_ns, patience_s * second_ns);
 }
 
 /** Tells whether a client's request waits until others free memory, and makes none leave. */

@@ -70,6 +70,7 @@ struct gpu_report {
 
 class turns {
  public:
+  static constexpr std::uint64_t second_ns = 1'000'000'000;
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
   explicit turns(accounts& all) noexcept : accounts_(all) {}
@@ -167,6 +168,7 @@ class turns {
   [[nodiscard]] std::uint64_t lacking(const client& one) const;
   [[nodiscard]] std::uint64_t free_of(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t turn_ns(const client& one) const;
+  [[nodiscard]] std::uint64_t end_ns(const client& one) const;
   [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;

@@ -12,11 +12,13 @@
 #include <mutex>
 #include <vector>
 
+#include "protocol/account.hpp"
+
 namespace gdev {
 
 class host_pool {
  public:
-  static constexpr std::size_t segment_bytes = std::size_t{64} << 20;
+  static constexpr std::size_t segment_bytes = host_segment_bytes;
 
   /**
    * Makes segments until `bytes` are free, but at most `most` bytes, by several threads: the kernel

@@ -32,7 +32,7 @@ std::uint64_t times(std::uint64_t a, std::uint64_t b) noexcept {
 /** Returns what the driver takes for an allocation: it places small ones together. */
 std::uint64_t physical(std::uint64_t bytes) noexcept {
   constexpr std::uint64_t small = std::uint64_t{1} << 20;
-  return bytes <= small ? round_up(bytes, 512) : round_up(bytes, 2 * small);
+  return bytes <= small ? round_up(bytes, 512) : swappable_memory::physical(bytes);
 }
 
 CUcontext current_context() noexcept {

@@ -1,12 +1,12 @@
 #define GDEV_SHARED_MEMORY_EXPORTED
 #include "interposer/shared_memory.hpp"
 
-#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
 
+#include "base/endless.hpp"
 #include "gdev/shared_memory.h"
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
@@ -35,21 +35,9 @@ struct attachment_table {
   attachments all;
 };
 
-// Made at the first use, and never ended: threads may call while the process ends.
-std::atomic<attachment_table*> the_table;
+endless<attachment_table> the_table;
 
-attachment_table& table() noexcept {
-  attachment_table* known = the_table.load(std::memory_order_acquire);  // with the exchange below
-  if (known != nullptr) {
-    return *known;
-  }
-  auto* const made = new attachment_table;
-  if (the_table.compare_exchange_strong(known, made, std::memory_order_acq_rel)) {
-    return *made;
-  }
-  delete made;
-  return *known;
-}
+attachment_table& table() noexcept { return the_table.get(); }
 
 int errno_of(CUresult result) noexcept {
   switch (result) {
@@ -325,7 +313,7 @@ void attach_again(int (*ask)(message& asked) noexcept) noexcept {
   }
 }
 
-void forget_attachments() noexcept { the_table.store(nullptr, std::memory_order_relaxed); }
+void forget_attachments() noexcept { the_table.forget(); }
 
 }  // namespace gdev
 

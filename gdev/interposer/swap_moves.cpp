@@ -93,7 +93,7 @@ bool swappable_memory::prepare_host() {
         continue;
       }
       for (const chunk& part : one.chunks) {
-        needed += part.copy == nullptr && part.file == swap_file::none ? part.bytes : 0;
+        needed += part.has_place() ? 0 : part.bytes;
       }
     }
   }
@@ -219,6 +219,14 @@ void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
   }
 }
 
+bool swappable_memory::copy_now(std::byte* to, const moving& one) {
+  const driver_scope scope(one.of->context);
+  const CUstream stream = stream_of(one.of->context);
+  return call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(to), one.address,
+                               one.which->bytes, stream) == CUDA_SUCCESS &&
+         call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
+}
+
 /** A copy has failed. Does it once more, or ends the process, unless its context is broken. */
 void swappable_memory::copy_again(const std::vector<moving>& all, std::size_t begin,
                                   std::size_t end) {
@@ -227,13 +235,7 @@ void swappable_memory::copy_again(const std::vector<moving>& all, std::size_t be
     if (part->handle == 0 || part->copy == nullptr || is_kept) {
       continue;
     }
-    const driver_scope scope(of->context);
-    const CUstream stream = stream_of(of->context);
-    const bool is_right =
-        call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy), address,
-                              part->bytes, stream) == CUDA_SUCCESS &&
-        call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
-    if (!is_right) {
+    if (!copy_now(part->copy, all[begin])) {
       note_failure(of->context);
     }
   }
@@ -260,11 +262,8 @@ void swappable_memory::note_failure(CUcontext context) {
 /** Finds places on the host for all chunks that have none. Returns false, and gives them back. */
 bool swappable_memory::find_places(std::vector<moving>& all) {
   std::size_t needed = 0;
-  const auto has_place = [](const chunk& one) {
-    return one.copy != nullptr || one.file != swap_file::none;
-  };
   for (const moving& one : all) {
-    needed += one.which->handle != 0 && !has_place(*one.which) ? one.which->bytes : 0;
+    needed += one.which->handle != 0 && !one.which->has_place() ? one.which->bytes : 0;
   }
   if (needed == 0) {
     return true;
@@ -274,7 +273,7 @@ bool swappable_memory::find_places(std::vector<moving>& all) {
   std::vector<chunk*> placed;
   for (const moving& one : all) {
     chunk& part = *one.which;
-    if (part.handle == 0 || has_place(part)) {
+    if (part.handle == 0 || part.has_place()) {
       continue;
     }
     part.copy = pool_.take(part.bytes);
@@ -282,13 +281,9 @@ bool swappable_memory::find_places(std::vector<moving>& all) {
       part.file = files_.take(part.bytes);
     }
     placed.push_back(&part);
-    if (!has_place(part)) {
+    if (!part.has_place()) {
       for (chunk* const given : placed) {
-        if (given->copy != nullptr) {
-          pool_.give(std::exchange(given->copy, nullptr), given->bytes);
-        } else if (given->file != swap_file::none) {
-          files_.give(std::exchange(given->file, swap_file::none), given->bytes);
-        }
+        give_place(*given);
       }
       return false;
     }
@@ -298,7 +293,8 @@ bool swappable_memory::find_places(std::vector<moving>& all) {
 
 /** Copies what has its place in the file. Nothing is released before all is written. */
 int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t& copied) {
-  for (const auto& [part, address, of, is_kept] : all) {
+  for (const moving& one : all) {
+    const auto& [part, address, of, is_kept] = one;
     if (part->handle == 0 || part->file == swap_file::none || is_kept) {
       continue;
     }
@@ -307,9 +303,7 @@ int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t&
     if (staging_ == nullptr) {
       return ENOMEM;
     }
-    if (call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(staging_), address,
-                              part->bytes, stream_of(of->context)) != CUDA_SUCCESS ||
-        call_driver<CUresult>(id_cuStreamSynchronize, stream_of(of->context)) != CUDA_SUCCESS) {
+    if (!copy_now(staging_, one)) {
       note_failure(of->context);
       continue;
     }
@@ -335,8 +329,7 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
   std::vector<moving> all = all_chunks();
   const bool was_written = writes() != writes_then_;
   for (moving& one : all) {
-    one.is_kept =
-        !was_written && (one.which->copy != nullptr || one.which->file != swap_file::none);
+    one.is_kept = !was_written && one.which->has_place();
   }
   if (!find_places(all)) {
     return {ENOMEM, 0, 0};

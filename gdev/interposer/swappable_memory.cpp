@@ -148,17 +148,21 @@ void swappable_memory::release_chunk(CUdeviceptr address, chunk& gone) {
   }
 }
 
+void swappable_memory::give_place(chunk& one) {
+  if (one.copy != nullptr) {
+    pool_.give(std::exchange(one.copy, nullptr), one.bytes);
+  }
+  if (one.file != swap_file::none) {
+    files_.give(std::exchange(one.file, swap_file::none), one.bytes);
+  }
+}
+
 /** Gives back all that a range has, but for what it holds of the account. */
 void swappable_memory::unmake(CUdeviceptr address, range& gone) {
   CUdeviceptr at = address;
   for (chunk& one : gone.chunks) {
     release_chunk(at, one);
-    if (one.copy != nullptr) {
-      pool_.give(one.copy, one.bytes);
-    }
-    if (one.file != swap_file::none) {
-      files_.give(one.file, one.bytes);
-    }
+    give_place(one);
     at += one.bytes;
   }
   call_driver<CUresult>(id_cuMemAddressFree, address, gone.size);

@@ -121,6 +121,10 @@ class swappable_memory {
     CUmemGenericAllocationHandle handle = 0;  // 0: not on the GPU
     std::byte* copy = nullptr;                // on the host
     std::int64_t file = swap_file::none;      // or there
+
+    [[nodiscard]] bool has_place() const noexcept {
+      return copy != nullptr || file != swap_file::none;
+    }
   };
 
   struct range {
@@ -147,6 +151,10 @@ class swappable_memory {
   [[nodiscard]] bool find_places(std::vector<moving>& all);
   [[nodiscard]] int write_files(const std::vector<moving>& all, std::uint64_t& copied);
   [[nodiscard]] bool read_file(const moving& one);
+  /** Gives back the chunk's place on the host, if it has one. */
+  void give_place(chunk& one);
+  /** Copies a chunk to the host, and waits for that. Returns false if it fails. */
+  [[nodiscard]] bool copy_now(std::byte* to, const moving& one);
   void copy_out(std::vector<moving>& all, std::uint64_t& copied,
                 const std::function<void(std::uint64_t)>& progress);
   void copy_again(const std::vector<moving>& all, std::size_t begin, std::size_t end);

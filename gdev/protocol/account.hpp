@@ -26,6 +26,9 @@ namespace gdev {
 inline constexpr std::uint64_t account_unit = 4096;
 inline constexpr std::uint64_t account_units_max = 0x7FFFFFFF;
 
+/** Clients take the host's memory, for what is off the GPU, in segments of this size. */
+inline constexpr std::uint64_t host_segment_bytes = std::uint64_t{64} << 20;
+
 /** Returns how many units contain these bytes. */
 [[nodiscard]] constexpr std::uint64_t units_of(std::uint64_t bytes) noexcept {
   return bytes / account_unit + (bytes % account_unit != 0 ? 1 : 0);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import random
 import resource
 import signal
@@ -138,8 +139,9 @@ def test_when_full_fail(shared: Daemon) -> None:
         assert a.does("check", 0, 1, 40 * MIB) == [1]
 
 
-def test_when_full_wait(shared: Daemon) -> None:
-    shared.must("vgpu", "set", "b", "--when-full", "wait")
+@contextlib.contextmanager
+def kept_waiting(shared: Daemon) -> Iterator[Program]:
+    """A program that keeps another one's request waiting; after the block that must succeed."""
     with (
         started(shared, "a", 40, 1) as a,
         shared.program("b") as b,
@@ -149,23 +151,20 @@ def test_when_full_wait(shared: Daemon) -> None:
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
         assert not waiting.done() and "on" in state(shared)[a.process.pid]
-        a.does("free", 0)
+        yield a
         waiting.result(TIMEOUT_S)
+
+
+def test_when_full_wait(shared: Daemon) -> None:
+    shared.must("vgpu", "set", "b", "--when-full", "wait")
+    with kept_waiting(shared) as a:
+        a.does("free", 0)
 
 
 def test_a_reserve_is_never_taken_away(shared: Daemon) -> None:
     shared.must("vgpu", "set", "a", "--reserve", "40MiB")
-    with (
-        started(shared, "a", 40, 1) as a,
-        shared.program("b") as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        b.does("init")
-        waiting = threads.submit(b.does, "alloc", 40 * MIB)
-        time.sleep(0.5)
-        assert not waiting.done() and "on" in state(shared)[a.process.pid]
+    with kept_waiting(shared):
         shared.must("vgpu", "set", "a", "--reserve", "39MiB")
-        waiting.result(TIMEOUT_S)
 
 
 def test_a_paused_program_is_off_until_it_is_resumed(shared: Daemon) -> None:

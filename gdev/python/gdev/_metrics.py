@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from gpufs import _samples
 
@@ -54,70 +54,59 @@ _COUNTERS: Final = (
 )
 
 
+_Thing = TypeVar("_Thing")
+
+
 @dataclass(frozen=True, slots=True)
-class _ProcessGauge:
+class _Gauge(Generic[_Thing]):
+    """A gauge of programs, virtual GPUs or GPUs."""
+
     name: str
     help: str
-    value: Callable[[_daemon.Client], int]
+    value: Callable[[_Thing], float]
 
 
-_PROCESS_GAUGES: Final = (
-    _ProcessGauge("memory_used_bytes", "Memory in use.", lambda one: one.used),
-    _ProcessGauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
-    _ProcessGauge(
+_PROCESS_GAUGES: Final[tuple[_Gauge[_daemon.Client], ...]] = (
+    _Gauge("memory_used_bytes", "Memory in use.", lambda one: one.used),
+    _Gauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
+    _Gauge(
         "memory_wired_bytes",
         "Of that: what does not leave the GPU, and what is on other GPUs.",
         lambda one: one.wired,
     ),
-    _ProcessGauge(
-        "paused", "1 if it is paused until it is resumed.", lambda one: int(one.is_paused)
-    ),
-    _ProcessGauge("stuck", "1 if it could not end its last turn.", lambda one: int(one.stays != 0)),
+    _Gauge("paused", "1 if it is paused until it is resumed.", lambda one: int(one.is_paused)),
+    _Gauge("stuck", "1 if it could not end its last turn.", lambda one: int(one.stays != 0)),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _VgpuGauge:
-    name: str
-    help: str
-    value: Callable[[VgpuSight], float]
-
-
-_VGPU_GAUGES: Final = (
-    _VgpuGauge("memory_used_bytes", "Memory in use.", lambda one: one.vgpu.used),
-    _VgpuGauge(
+_VGPU_GAUGES: Final[tuple[_Gauge[VgpuSight], ...]] = (
+    _Gauge("memory_used_bytes", "Memory in use.", lambda one: one.vgpu.used),
+    _Gauge(
         "memory_limit_bytes",
         "The limit of that; infinite: none.",
         lambda one: float("inf") if one.vgpu.limit >= NO_LIMIT else one.vgpu.limit,
     ),
-    _VgpuGauge("memory_shared_bytes", "Of that: shared by keys.", lambda one: one.vgpu.shared),
-    _VgpuGauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
-    _VgpuGauge(
+    _Gauge("memory_shared_bytes", "Of that: shared by keys.", lambda one: one.vgpu.shared),
+    _Gauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
+    _Gauge(
         "memory_wired_bytes",
         "Of that: what does not leave the GPU, and what is on other GPUs.",
         lambda one: one.wired,
     ),
-    _VgpuGauge(
+    _Gauge(
         "memory_reserve_bytes",
         "As much of a GPU is never taken away from its programs.",
         lambda one: one.vgpu.reserve,
     ),
-    _VgpuGauge("priority", "The higher one is served first.", lambda one: one.vgpu.priority),
-    _VgpuGauge("programs", "Programs that use it.", lambda one: len(one.programs)),
+    _Gauge("priority", "The higher one is served first.", lambda one: one.vgpu.priority),
+    _Gauge("programs", "Programs that use it.", lambda one: len(one.programs)),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _GpuGauge:
-    name: str
-    help: str
-    value: Callable[[_daemon.GpuUse], int]
-
-
-_GPU_GAUGES: Final = (
-    _GpuGauge("memory_bytes", "The GPU's memory.", lambda one: one.total),
-    _GpuGauge("memory_for_programs_bytes", "What programs may have.", lambda one: one.capacity),
-    _GpuGauge("memory_given_bytes", "What programs may have just now.", lambda one: one.rooms),
+_GPU_GAUGES: Final[tuple[_Gauge[_daemon.GpuUse], ...]] = (
+    _Gauge("memory_bytes", "The GPU's memory.", lambda one: one.total),
+    _Gauge("memory_for_programs_bytes", "What programs may have.", lambda one: one.capacity),
+    _Gauge("memory_given_bytes", "What programs may have just now.", lambda one: one.rooms),
 )
 
 
@@ -152,7 +141,7 @@ def _process_lines(programs: list[_daemon.Client]) -> Iterator[str]:
     for gauge in _PROCESS_GAUGES:
         name = f"gdev_process_{gauge.name}"
         yield from _samples.head(name, "gauge", gauge.help)
-        yield from _summed(name, ((_labels(one), gauge.value(one)) for one in programs))
+        yield from _summed(name, ((_labels(one), int(gauge.value(one))) for one in programs))
     name = "gdev_process_phase"
     yield from _samples.head(name, "gauge", "1 for the phase of its turn, 0 for the others.")
     yield from _summed(
