@@ -189,7 +189,8 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       break;
     case turn_event::leaves:
-      if (one.now != phase::in || one.page->order.load(std::memory_order_relaxed) == 0) {
+      if (one.now != phase::in ||
+          (one.page->order.load(std::memory_order_relaxed) & order_contended) == 0) {
         return ECANCELED;
       }
       begin_leaving(one, now);

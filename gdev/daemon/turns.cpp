@@ -222,11 +222,21 @@ void turns::order(client& one, std::uint32_t bits) {
 
 /** Tells the clients that could leave for another one, or for none, whether one waits. */
 void turns::set_contended(std::uint64_t which, const client* by) {
+  const std::uint32_t else_order = is_filling(which) ? order_prepare : 0;
   for (auto& [id, one] : clients_) {
     if (one.gpu == which && one.now == phase::in) {
-      order(one, by != nullptr && may_leave_for(one, *by) ? order_contended : 0);
+      order(one, by != nullptr && may_leave_for(one, *by) ? order_contended : else_order);
     }
   }
+}
+
+/** Tells whether clients may have to leave soon. To make memory of the host takes seconds. */
+bool turns::is_filling(std::uint64_t which) const {
+  const auto count = std::count_if(clients_.begin(), clients_.end(), [&](const auto& one) {
+    return one.second.gpu == which && swappable(one.second) != 0;
+  });
+  const std::uint64_t capacity = capacity_of(which);
+  return count > 1 && rooms_of(which) >= capacity - capacity / 4;
 }
 
 std::set<client_id> turns::take_ended() noexcept { return std::exchange(ended_, {}); }

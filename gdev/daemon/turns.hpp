@@ -187,6 +187,7 @@ class turns {
   void dequeue(client& one, std::uint64_t now);
   void order(client& one, std::uint32_t bits);
   void set_contended(std::uint64_t which, const client* by);
+  [[nodiscard]] bool is_filling(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t next_end(std::uint64_t which, std::uint64_t now) const;
   void schedule(std::uint64_t which, std::uint64_t now);
   void give_room(client& one, std::uint64_t units);

@@ -14,6 +14,7 @@
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/swappable_memory.hpp"
+#include "interposer/turn_service.hpp"
 
 namespace gdev {
 
@@ -108,7 +109,11 @@ CUresult allocate_swappable(CUdeviceptr* address, std::size_t bytes) {
   return with_account(
       swappable_memory::physical(bytes), false,
       [&](const std::shared_ptr<holding>& held) {
-        return swappable().allocate(address, bytes, held);
+        const CUresult result = swappable().allocate(address, bytes, held);
+        if ((read_turn().order & order_prepare) != 0) {
+          wake_turn_service();  // there is more to prepare for
+        }
+        return result;
       },
       [](const std::shared_ptr<holding>& /*held*/) {});
 }

@@ -103,6 +103,11 @@ void swappable_memory::note_size(std::uint64_t bytes, bool is_more) {
   publish_memory(size_, resident_);
 }
 
+std::uint64_t swappable_memory::size() {
+  const std::lock_guard lock(mutex_);
+  return size_;
+}
+
 std::vector<CUmemAccessDesc> swappable_memory::access_of(CUdevice device) {
   std::vector<CUmemAccessDesc> access{{on(device), CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
   const std::lock_guard lock(mutex_);

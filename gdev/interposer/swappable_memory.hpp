@@ -96,6 +96,8 @@ class swappable_memory {
   void close_file() noexcept { files_.close(); }
   /** No further allocation can be swapped: the program may submit work past the gate. */
   static void stop() noexcept;
+  /** Returns the bytes that a move takes. */
+  [[nodiscard]] std::uint64_t size();
   /** Makes a part of the host's memory that move_out() will need. Returns whether more lacks. */
   bool prepare_host();
   /** Tells the daemon what is free on the GPU. */

@@ -78,8 +78,9 @@ class turn_service {
     milliseconds most{-1};
     if (!has_daemon()) {
       most = look_for_daemon;
-    } else if (!is_off_ && (read_turn().order & order_contended) != 0) {
-      most = is_preparing_ ? milliseconds{0} : idle_after;
+    } else if (!is_off_ && may_leave_soon()) {
+      most = is_contended() ? idle_after : most;
+      most = is_unprepared() ? milliseconds{0} : most;
     }
     if (!is_off_ && retry_at_ != steady_clock::time_point{}) {
       const auto left = std::chrono::ceil<milliseconds>(retry_at_ - steady_clock::now());
@@ -116,6 +117,22 @@ class turn_service {
 
   // --- On the GPU ---
 
+  [[nodiscard]] static bool is_contended() noexcept {
+    return (read_turn().order & order_contended) != 0;
+  }
+  [[nodiscard]] static bool may_leave_soon() noexcept {
+    return (read_turn().order & (order_contended | order_prepare)) != 0;
+  }
+  [[nodiscard]] bool is_unprepared() const { return swappable().size() > prepared_; }
+
+  /** Makes a part of the host's memory that leaving will need: the program runs meanwhile. */
+  void prepare() {
+    const std::uint64_t size = swappable().size();
+    if (!swappable().prepare_host()) {
+      prepared_ = size;  // or no more can be had: it is tried again when there is more to move
+    }
+  }
+
   void step_on() {
     const std::uint32_t order = read_turn().order;
     if ((order & order_out) != 0) {
@@ -125,13 +142,13 @@ class turn_service {
       return;
     }
     retry_at_ = {};
-    if ((order & order_contended) == 0) {
+    if (may_leave_soon() && is_unprepared()) {
+      prepare();
+    }
+    if (!is_contended()) {
       seen_ = 0;
-      is_preparing_ = true;
       return;
     }
-    // The turn ends soon. What it will need of the host is made meanwhile.
-    is_preparing_ = is_preparing_ && swappable().prepare_host();
     const std::uint64_t now = all_submissions();
     if (seen_ != 0 && now == seen_ - 1 && is_idle() && tell_turn(turn_event::leaves) == 0) {
       leave();
@@ -258,8 +275,8 @@ class turn_service {
 
   bool is_off_ = false;  // off, or entering
   bool has_asked_ = false;
-  bool is_preparing_ = true;  // as soon as others wait
-  std::uint64_t seen_ = 0;    // submissions when it was looked at last, and 1; 0: not yet
+  std::uint64_t prepared_ = 0;  // the host has room for so many bytes
+  std::uint64_t seen_ = 0;      // submissions when it was looked at last, and 1; 0: not yet
   milliseconds patience_ = first_patience;
   steady_clock::time_point retry_at_;  // it could not leave
   steady_clock::time_point lost_at_;   // the daemon

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program, seed_of_test
-from .simulated_gpu import TIMEOUT_S
+from .simulated_gpu import TIMEOUT_S, Gpu
 
 MIB = 1 << 20
 
@@ -200,18 +200,25 @@ def test_what_the_host_could_not_hold_is_refused(shared: Daemon) -> None:
 
 
 def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon) -> None:
+    """The host has promised the memory, and cannot give it: here by the limit of the process."""
     with (
         started(shared, "a", 40, 1) as a,
-        started(shared, "b", 40, 2) as b,
+        shared.program("b") as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-        shared.must("gpu", "set", "--host-memory", "64MiB")
+        b.does("init")
+        mapped = Path(f"/proc/{b.process.pid}/statm").read_text().split()[0]
+        most = int(mapped) * resource.getpagesize() + 98 * MIB  # the memory, and a copy of it
+        endless = resource.RLIM_INFINITY
+        resource.prlimit(b.process.pid, resource.RLIMIT_AS, (most, endless))
+        assert b.does("alloc", 40 * MIB)[0] == 0
+        b.does("fill", 0, 2, 40 * MIB)
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
         time.sleep(0.5)
         assert not waiting.done()
         assert "no host memory" in shared.must("ps")
         assert b.does("check", 0, 2, 40 * MIB) == [1]
-        shared.must("gpu", "set", "--host-memory", "128MiB")
+        resource.prlimit(b.process.pid, resource.RLIMIT_AS, (endless, endless))
         assert waiting.result(TIMEOUT_S) == [1]
 
 
@@ -463,3 +470,41 @@ def test_kills_at_any_time_leave_nothing_behind(daemon: Daemon) -> None:
         assert last.does("info")[0] == 0
     rows = daemon.must("gpu", "list").splitlines()[1:]
     assert all(row.split()[-2:] == ["0", "B"] for row in rows)
+
+
+def own_mebibytes(program: Program) -> int:
+    """The host's memory that a program has for itself."""
+    status = Path(f"/proc/{program.process.pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) >> 10
+
+
+def comes_to(program: Program, mebibytes: int) -> bool:
+    """Waits until a program has so much for itself. Returns false after some seconds."""
+    end = time.monotonic() + 10
+    while own_mebibytes(program) < mebibytes and time.monotonic() < end:
+        time.sleep(0.02)
+    return own_mebibytes(program) >= mebibytes
+
+
+def test_a_gpu_that_fills_up_has_room_on_the_host_before_anybody_must_leave(tmp_path: Path) -> None:
+    """Memory of the host is made in segments of 64 MiB."""
+    daemon = Daemon(Gpu(tmp_path / "gpu", 256 * MIB), tmp_path)
+    daemon.start()
+    try:
+        daemon.must("vgpu", "add", "a", "--memory", "256MiB")
+        with started(daemon, "a", 60, 1) as a, started(daemon, "a", 60, 2) as b:
+            time.sleep(0.3)  # it would have begun
+            assert own_mebibytes(a) < 64 and own_mebibytes(b) < 64
+            assert a.does("alloc", 74 * MIB)[0] == 1  # 194 MiB: three quarters are full
+            assert comes_to(a, 3 * 64) and comes_to(b, 64)
+            assert b.does("alloc", 40 * MIB)[0] == 1  # b grows, and nobody waits yet
+            assert comes_to(b, 2 * 64)
+            assert [row.count("on") for row in state(daemon).values()] == [1, 1]
+    finally:
+        daemon.kill()
+
+
+def test_a_program_that_is_alone_makes_no_memory_on_the_host(shared: Daemon) -> None:
+    with started(shared, "a", 60, 1) as a:
+        time.sleep(0.3)
+        assert own_mebibytes(a) < 64
