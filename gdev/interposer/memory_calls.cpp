@@ -13,6 +13,7 @@
 #include "interposer/gate.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/overhead.hpp"
 #include "interposer/swappable_memory.hpp"
 
 namespace gdev {
@@ -52,6 +53,7 @@ CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Recor
   if (!has_joined()) {
     return call(nullptr);
   }
+  watch_overhead();
   constexpr int tries_max = 6;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {

@@ -8,6 +8,7 @@
 #include "interposer/get_proc_address.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/memory_calls.hpp"
+#include "interposer/module_calls.hpp"
 
 namespace gdev {
 
@@ -19,7 +20,7 @@ void* wrapper_of(function_id id) noexcept {
     default: break;
   }
   for (void* (*const find)(function_id) noexcept :
-       {gated_wrapper, memory_wrapper, context_wrapper, ipc_wrapper}) {
+       {gated_wrapper, memory_wrapper, context_wrapper, ipc_wrapper, module_wrapper}) {
     if (void* const found = find(id); found != nullptr) {
       return found;
     }

@@ -26,6 +26,8 @@
  *   legacy KEY            "ok 1 BYTES": it can be exported, and its allocation has so many bytes
  *   sync KEY              CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; dmabuf KEY: a descriptor for others
  *   context               cuCtxCreate, which becomes current; destroy: ends it
+ *   release               cuDevicePrimaryCtxRelease
+ *   module                loads the module of KERNELS; unload: unloads it
  *   end                   ends the process; what is allocated is freed when the driver has ended
  *   fork                  the child initializes CUDA anew, and answers from now on
  */
@@ -186,17 +188,18 @@ CUresult unmap(thing& one) {
   return result == CUDA_SUCCESS ? cuMemAddressFree(one.mapped, one.bytes) : result;
 }
 
+CUmodule module = nullptr;
+
+CUresult load_module() {
+  const char* const file_name = std::getenv("KERNELS");
+  std::ifstream file(file_name == nullptr ? "" : file_name);
+  const std::string ptx{std::istreambuf_iterator<char>(file), {}};
+  return cuModuleLoadData(&module, ptx.c_str());
+}
+
 CUresult find_kernel(const char* name, CUfunction& found) {
-  static CUmodule module = nullptr;
-  if (module == nullptr) {
-    const char* const file_name = std::getenv("KERNELS");
-    std::ifstream file(file_name == nullptr ? "" : file_name);
-    const std::string ptx{std::istreambuf_iterator<char>(file), {}};
-    if (const CUresult result = cuModuleLoadData(&module, ptx.c_str()); result != CUDA_SUCCESS) {
-      return result;
-    }
-  }
-  return cuModuleGetFunction(&found, module, name);
+  const CUresult result = module == nullptr ? load_module() : CUDA_SUCCESS;
+  return result == CUDA_SUCCESS ? cuModuleGetFunction(&found, module, name) : result;
 }
 
 /** Tells whether all numbers are `value`: a kernel adds them up. Then they are written anew. */
@@ -350,6 +353,15 @@ CUresult obey(const std::string& line, std::string& said) {
     CUcontext context = nullptr;
     cuCtxGetCurrent(&context);
     return cuCtxDestroy(context);
+  }
+  if (kind == "release") {
+    return cuDevicePrimaryCtxRelease(0);
+  }
+  if (kind == "module") {
+    return load_module();
+  }
+  if (kind == "unload") {
+    return cuModuleUnload(module);
   }
   if (kind == "churn") {
     std::size_t bytes = 0;
