@@ -22,6 +22,7 @@
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/graph_memory.hpp"
 #include "interposer/held_page.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
@@ -85,6 +86,7 @@ void in_child() noexcept {
   forget_ipc();
   forget_turns();
   forget_overhead();
+  forget_graph_memory();
   daemon_link.close();
   signals.close();
   if (page != nullptr) {

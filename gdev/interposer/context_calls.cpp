@@ -11,6 +11,7 @@
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/graph_memory.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/overhead.hpp"
@@ -42,6 +43,7 @@ CUresult end_context(CUcontext context, Call&& call) {
     }
   }
   if (result == CUDA_SUCCESS) {
+    note_less_graph_memory();
     note_context_end(context);
   }
   return result;

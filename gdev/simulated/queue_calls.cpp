@@ -9,6 +9,7 @@
 
 #include "simulated/device.hpp"
 #include "simulated/exports.hpp"
+#include "simulated/graphs.hpp"
 #include "simulated/kernels.hpp"
 
 namespace gdev::simulated {

@@ -27,6 +27,9 @@
  *   sync KEY              CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; dmabuf KEY: a descriptor for others
  *   context               cuCtxCreate, which becomes current; destroy: ends it
  *   release               cuDevicePrimaryCtxRelease
+ *   graph BYTES...        an executable graph with memory nodes of so many bytes; captured BYTES:
+ *                         the same, of a captured cuMemAllocAsync; upload KEY, launch KEY, drop KEY
+ *   trim                  cuDeviceGraphMemTrim
  *   module                loads the module of KERNELS; unload: unloads it
  *   end                   ends the process; what is allocated is freed when the driver has ended
  *   fork                  the child initializes CUDA anew, and answers from now on
@@ -49,6 +52,8 @@
 #include <string>
 #include <vector>
 
+#include "clients/graphs.hpp"
+
 namespace {
 
 constexpr std::size_t block = std::size_t{2} << 20;
@@ -61,6 +66,7 @@ struct thing {
   CUmemGenericAllocationHandle chunk = 0;
   std::size_t bytes = 0;
   CUdeviceptr mapped = 0;
+  CUgraphExec graph = nullptr;
 };
 
 std::vector<thing>& things = *new std::vector<thing>;  // needed until the end
@@ -353,6 +359,25 @@ CUresult obey(const std::string& line, std::string& said) {
     CUcontext context = nullptr;
     cuCtxGetCurrent(&context);
     return cuCtxDestroy(context);
+  }
+  if (kind == "graph" || kind == "captured") {
+    thing made{kind};
+    const CUresult result = make_graph(kind == "captured", words, made.graph);
+    things.push_back(made);
+    said = std::to_string(things.size() - 1);
+    return result;
+  }
+  if (kind == "upload") {
+    return cuGraphUpload(named().graph, nullptr);
+  }
+  if (kind == "launch") {
+    return cuGraphLaunch(named().graph, nullptr);
+  }
+  if (kind == "drop") {
+    return cuGraphExecDestroy(named().graph);
+  }
+  if (kind == "trim") {
+    return cuDeviceGraphMemTrim(0);
   }
   if (kind == "release") {
     return cuDevicePrimaryCtxRelease(0);
