@@ -28,9 +28,17 @@ std::uint64_t accounts::used_by(const client& one) noexcept {
 std::uint64_t accounts::granted_of(const vgpu& which) const noexcept {
   std::uint64_t sum = which.held;
   for (const auto& [id, one] : clients_) {
-    sum += one.of == &which ? one.granted : 0;
+    sum += one.of == &which ? one.granted + one.overhead.units : 0;
   }
   return sum;
+}
+
+std::uint64_t accounts::grantable(const vgpu& which) const noexcept {
+  std::uint64_t others = which.held;
+  for (const auto& [id, one] : clients_) {
+    others += one.of == &which ? one.overhead.units : 0;
+  }
+  return less(which.limit, others);
 }
 
 int accounts::add(std::string_view name, std::uint64_t limit, std::uint64_t owner,
@@ -105,7 +113,7 @@ int accounts::join(client_id id, std::string_view name, std::uint64_t process, s
   const std::uint64_t left = which->limit - std::min(which->limit, granted);
   const auto had = static_cast<std::uint32_t>(std::min(used, left));
   word.start({had, had, false});
-  clients_[id] = {which, process, user, &word, had, refusals};
+  clients_[id] = {which, process, user, &word, had, refusals, {}};
   which->refusals = sum(which->refusals, refusals);
   return 0;
 }
@@ -149,7 +157,7 @@ int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
     return ENOENT;
   }
   client& asking = found->second;
-  const std::uint64_t limit = asking.of->limit - std::min(asking.of->limit, asking.of->held);
+  const std::uint64_t limit = grantable(*asking.of);
   // No sum of these can overflow: each is below 2^33.
   const std::uint64_t needed = used_by(asking) + std::min(units, account_units_max + 1);
   std::vector<client*> others;
@@ -191,6 +199,41 @@ int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
   return needed <= most ? 0 : EAGAIN;
 }
 
+int accounts::set_overhead(client_id id, const overhead_report& now, bool may_be_refused) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return ENOENT;
+  }
+  client& one = found->second;
+  const auto count = [&](const overhead_report& what) {
+    const bool was_above = granted_of(*one.of) > one.of->limit;
+    one.overhead = what;
+    one.overhead.units = std::min(what.units, account_units_max);
+    if (was_above || granted_of(*one.of) > one.of->limit) {
+      take_back_all(*one.of);
+    }
+  };
+  const overhead_report before = one.overhead;
+  count(now);
+  if (may_be_refused && granted_of(*one.of) > one.of->limit) {
+    refuse(id);
+    count({std::min(before.units, now.units), now.source});
+    return ENOMEM;
+  }
+  return 0;
+}
+
+overhead_report accounts::overhead(client_id id) const {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? overhead_report{} : found->second.overhead;
+}
+
+std::uint64_t accounts::fitting_overhead(client_id id) const {
+  const client& one = clients_.at(id);
+  const std::uint64_t others = granted_of(*one.of) - one.overhead.units;
+  return std::min(one.overhead.units, less(one.of->limit, others));
+}
+
 int accounts::hand_over(client_id id, std::uint64_t units) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
@@ -218,12 +261,13 @@ void accounts::give_back(std::string_view name, std::uint64_t units) {
 }
 
 vgpu_report accounts::describe(const vgpu& which) const {
-  vgpu_report said{which.name,     which.limit, which.held,   which.held,   0,
-                   which.refusals, which.owner, which.policy, which.number, which.held};
+  vgpu_report said{which.name,  which.limit,  which.held,   which.held, 0, which.refusals,
+                   which.owner, which.policy, which.number, which.held, 0};
   for (const auto& [id, one] : clients_) {
     if (one.of == &which) {
-      said.used += used_by(one);
-      said.granted += one.granted;
+      said.used += used_by(one) + one.overhead.units;
+      said.granted += one.granted + one.overhead.units;
+      said.overhead += one.overhead.units;
       ++said.clients;
     }
   }
@@ -246,8 +290,8 @@ std::vector<vgpu_report> accounts::vgpus() const {
 std::vector<client_report> accounts::clients() const {
   std::vector<client_report> all;
   for (const auto& [id, one] : clients_) {
-    all.push_back(
-        {id, one.of->name, one.process, one.user, used_by(one), one.granted, one.refusals});
+    all.push_back({id, one.of->name, one.process, one.user, used_by(one) + one.overhead.units,
+                   one.granted + one.overhead.units, one.refusals});
   }
   return all;
 }

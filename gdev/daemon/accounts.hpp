@@ -5,9 +5,9 @@
  * are in units of account_unit.
  *
  * Invariants:
- * 1. The grants of a virtual GPU's clients, and what it holds itself, are at most its limit, but
- *    for what was in use when the limit was lowered. Then all its grants are strict (account.hpp),
- *    until they are within the limit again.
+ * 1. The grants of a virtual GPU's clients, their overhead, and what it holds itself are at most
+ *    its limit, but for what was in use when the limit was lowered or the overhead grew. Then all
+ *    its grants are strict (account.hpp), until they are within the limit again.
  * 2. A grant is never below what its client has in use, as far as the client's word says so.
  */
 #pragma once
@@ -49,8 +49,9 @@ struct vgpu_report {
   std::uint64_t refusals = 0;  // requests beyond the limit
   std::uint64_t owner = 0;
   vgpu_policy policy;
-  std::uint64_t number = 0;  // of all virtual GPUs that this daemon has had
-  std::uint64_t held = 0;    // of what is used: by none of its clients
+  std::uint64_t number = 0;    // of all virtual GPUs that this daemon has had
+  std::uint64_t held = 0;      // of what is used: by none of its clients
+  std::uint64_t overhead = 0;  // of what is used: beside allocations
 };
 
 struct client_report {
@@ -61,6 +62,12 @@ struct client_report {
   std::uint64_t used = 0;
   std::uint64_t granted = 0;
   std::uint64_t refusals = 0;
+};
+
+/** Memory that a client has on GPUs beside its allocations. */
+struct overhead_report {
+  std::uint64_t units = 0;
+  overhead_source source = overhead_source::unknown;
 };
 
 /** Calls return 0 or an errno. */
@@ -97,6 +104,11 @@ class accounts {
    * ENOMEM: the limit; EAGAIN: within the limit, but the grant would have to rise by more.
    */
   int want(client_id id, std::uint64_t units, std::uint64_t spare);
+  /**
+   * A client says what it has beside its allocations: it counts as used. ENOENT; ENOMEM: it may be
+   * refused, and the limit has no room for it; it counts no more than before then.
+   */
+  int set_overhead(client_id id, const overhead_report& now, bool may_be_refused);
   /** Counts a request that was refused. */
   void refuse(client_id id);
 
@@ -104,6 +116,9 @@ class accounts {
   [[nodiscard]] std::uint64_t used(client_id id) const;
   [[nodiscard]] std::uint64_t granted(client_id id) const;
   [[nodiscard]] std::uint64_t refusals(client_id id) const;
+  [[nodiscard]] overhead_report overhead(client_id id) const;
+  /** Returns a client's overhead, as far as its limit has room: no client can claim more. */
+  [[nodiscard]] std::uint64_t fitting_overhead(client_id id) const;
   [[nodiscard]] const vgpu_policy& policy_of(client_id id) const;
   [[nodiscard]] std::uint64_t user_of(client_id id) const;
   /** Tells whether two clients have one virtual GPU. */
@@ -141,12 +156,15 @@ class accounts {
     account_word* word = nullptr;
     std::uint32_t granted = 0;  // what the word says is not believed
     std::uint64_t refusals = 0;
+    overhead_report overhead;  // beside the grant
   };
 
   [[nodiscard]] vgpu* find(std::string_view name) noexcept;
   [[nodiscard]] static std::uint64_t used_by(const client& one) noexcept;
-  /** Returns the grants of its clients, and what it holds itself. */
+  /** Returns the grants of its clients, their overhead, and what it holds itself. */
   [[nodiscard]] std::uint64_t granted_of(const vgpu& which) const noexcept;
+  /** Returns its limit without what is no client's grant. */
+  [[nodiscard]] std::uint64_t grantable(const vgpu& which) const noexcept;
   void take_back_all(const vgpu& which);
   [[nodiscard]] vgpu_report describe(const vgpu& which) const;
 

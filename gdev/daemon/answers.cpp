@@ -160,6 +160,17 @@ message server::answer_client(connection& from, const message& asked) {
       said.numbers[0] = from.page->words().order.load(std::memory_order_relaxed);
       break;
     case message_kind::unknown: said.error = add_unknown(from, asked); break;
+    case message_kind::overhead:
+      if (numbers[2] > static_cast<std::uint64_t>(overhead_source::difference)) {
+        said.error = EINVAL;
+        break;
+      }
+      said.error = accounts_.set_overhead(
+          from.id, {units_of(numbers[0]), static_cast<overhead_source>(numbers[2])},
+          numbers[1] != 0);
+      turns_.change(turns_.settings(), now());  // a GPU's capacity may be another one
+      put_memory(from, said);
+      break;
     case message_kind::host: {
       std::uint64_t memory = numbers[0];
       std::uint64_t files = numbers[1];
@@ -202,7 +213,8 @@ message server::answer_query(const message& asked) const {
           {one.limit * account_unit, one.used * account_unit, one.granted * account_unit,
            one.clients, one.refusals, one.owner, one.policy.reserve * account_unit,
            signed_number(one.policy.priority), static_cast<std::uint64_t>(one.policy.when_full),
-           one.policy.end_after_s, one.number, one.held * account_unit});
+           one.policy.end_after_s, one.number, one.held * account_unit,
+           one.overhead * account_unit});
       return said;
     }
   } else if (asked.kind == message_kind::clients) {
@@ -221,13 +233,19 @@ message server::answer_query(const message& asked) const {
            turn.bytes_in, turn.moving_ns, turn.waiting_ns});
       return said;
     }
+  } else if (asked.kind == message_kind::overhead_of) {
+    if (const vgpu_report of = accounts_.report(index); !of.name.empty()) {
+      const overhead_report one = accounts_.overhead(index);
+      put(said, of.name, {one.units * account_unit, static_cast<std::uint64_t>(one.source)});
+      return said;
+    }
   } else {
     const auto all = turns_.gpus();
     if (index < all.size()) {
       const gpu_report& one = all[index];
       put(said, "",
           {one.number, one.total * account_unit, one.capacity * account_unit,
-           one.rooms * account_unit});
+           one.rooms * account_unit, one.overhead * account_unit, one.nobodys * account_unit});
       return said;
     }
   }
@@ -314,9 +332,11 @@ message server::answer(connection& from, const message& asked) {
     case message_kind::gpu:
     case message_kind::turn:
     case message_kind::host:
+    case message_kind::overhead:
     case message_kind::unknown: return answer_client(from, asked);
     case message_kind::list:
     case message_kind::clients:
+    case message_kind::overhead_of:
     case message_kind::gpus: return answer_query(asked);
     case message_kind::observe:
     case message_kind::counts:

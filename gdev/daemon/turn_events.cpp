@@ -315,7 +315,9 @@ std::uint64_t turns::tick(std::uint64_t now) {
 std::vector<gpu_report> turns::gpus() const {
   std::vector<gpu_report> all;
   for (const auto& [number, of] : gpus_) {
-    all.push_back({number, of.total, capacity_of(number), rooms_of(number)});
+    const std::uint64_t overhead = overhead_of(number);
+    all.push_back({number, of.total, capacity_of(number), rooms_of(number), overhead,
+                   less(of.unaccounted, overhead)});
   }
   return all;
 }

@@ -75,7 +75,18 @@ std::uint64_t turns::capacity_of(std::uint64_t which) const {
   if (found == gpus_.end()) {
     return account_units_max;
   }
-  return std::min(less(found->second.total, found->second.unaccounted), settings_.capacity);
+  // Overhead is not in rooms. What is unaccounted contains it; what was set for clients does not.
+  return std::min(less(found->second.total, found->second.unaccounted),
+                  less(settings_.capacity, overhead_of(which)));
+}
+
+/** Returns what the clients of a GPU have on it beside their allocations. */
+std::uint64_t turns::overhead_of(std::uint64_t which) const {
+  std::uint64_t all = 0;
+  for (const auto& [id, one] : clients_) {
+    all += one.gpu == which ? accounts_.fitting_overhead(id) : 0;
+  }
+  return all;
 }
 
 std::uint64_t turns::free_of(std::uint64_t which) const {

@@ -66,6 +66,8 @@ struct gpu_report {
   std::uint64_t total = 0;
   std::uint64_t capacity = 0;
   std::uint64_t rooms = 0;
+  std::uint64_t overhead = 0;  // of its clients
+  std::uint64_t nobodys = 0;   // in use, and neither an allocation of its clients nor overhead
 };
 
 class turns {
@@ -152,7 +154,7 @@ class turns {
 
   struct gpu {
     std::uint64_t total = 0;
-    std::uint64_t unaccounted = 0;  // in use, but by no client's account
+    std::uint64_t unaccounted = 0;  // in use, but allocated by no client: also overhead
     std::uint64_t bytes_per_s = 0;  // of the last move
     std::uint64_t partial = 0;      // the client that enters with less than it needs, or 0
     std::uint64_t deadline_ns = never;
@@ -167,6 +169,7 @@ class turns {
   [[nodiscard]] std::uint64_t releasable(const client& one) const;
   [[nodiscard]] std::uint64_t lacking(const client& one) const;
   [[nodiscard]] std::uint64_t free_of(std::uint64_t which) const;
+  [[nodiscard]] std::uint64_t overhead_of(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t turn_ns(const client& one) const;
   [[nodiscard]] std::uint64_t end_ns(const client& one) const;
   [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;

@@ -22,9 +22,13 @@
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/graph_memory.hpp"
 #include "interposer/held_page.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/memory_in_use.hpp"
+#include "interposer/overhead.hpp"
+#include "interposer/say.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
@@ -47,13 +51,10 @@ steady_clock::time_point next_try;  // after a daemon that did not answer in tim
 // what is in use, and nothing may change until it has its new page.
 constinit std::mutex state;
 client_page* page = nullptr;
-std::uint64_t used_bytes = 0;
+memory_in_use mine;
 memory_facts known;        // as the daemon said last
 bool was_refused = false;  // and said so
 gpu_facts home;            // the GPU on which this process takes turns
-std::uint32_t swappable_units = 0;
-std::uint32_t resident_units = 0;
-std::uint64_t elsewhere_bytes = 0;
 
 std::atomic<bool> joined = false;
 std::atomic<bool> is_off_gpu = false;  // or about to be
@@ -62,29 +63,11 @@ std::atomic<std::uint32_t> signal_count = 0;
 
 pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-const char* variable(const char* name) noexcept {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-const char* vgpu_name() noexcept {
-  const char* const name = variable("GDEV_VGPU");
-  return *name == '\0' ? "default" : name;
-}
-
 void close_all(const daemon_connection::descriptors& files) noexcept {
   for (const int file : files) {
     if (file >= 0) {
       close(file);
     }
-  }
-}
-
-/** Writes a line on standard error, if that takes it at once. */
-void say(const char* line) noexcept {
-  pollfd ready{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&ready, 1, 0) == 1 && (ready.revents & POLLOUT) != 0) {
-    static_cast<void>(!write(STDERR_FILENO, line, std::strlen(line)));
   }
 }
 
@@ -102,20 +85,19 @@ void in_child() noexcept {
   forget_gate();
   forget_ipc();
   forget_turns();
+  forget_overhead();
+  forget_graph_memory();
   daemon_link.close();
   signals.close();
   if (page != nullptr) {
     munmap(page, client_page_bytes);
     page = nullptr;
   }
-  used_bytes = 0;
+  mine = {};
   known = {};
   was_refused = false;
   next_try = {};
   home = {};
-  swappable_units = 0;
-  resident_units = 0;
-  elsewhere_bytes = 0;
   forget_host_requests();
   is_off_gpu.store(false, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
@@ -125,9 +107,9 @@ void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, in_child); }
 
 /** Adds to what is on other GPUs. `state` is held. */
 void note_elsewhere(std::uint64_t change) noexcept {
-  elsewhere_bytes += change;
+  mine.elsewhere += change;
   if (page != nullptr) {
-    page->elsewhere.store(static_cast<std::uint32_t>(units_of(elsewhere_bytes)),
+    page->elsewhere.store(static_cast<std::uint32_t>(units_of(mine.elsewhere)),
                           std::memory_order_relaxed);
   }
 }
@@ -142,8 +124,8 @@ int map_page(int file) noexcept {
     munmap(page, client_page_bytes);
   }
   page = static_cast<client_page*>(made);
-  page->swappable.store(swappable_units, std::memory_order_relaxed);
-  page->resident.store(resident_units, std::memory_order_relaxed);
+  page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
+  page->resident.store(mine.resident_units, std::memory_order_relaxed);
   note_elsewhere(0);
   return page->version == protocol_version ? 0 : EPROTO;
 }
@@ -152,7 +134,7 @@ int map_page(int file) noexcept {
 int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
   message said{.kind = message_kind::hello};
-  said.numbers = {used_bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
+  said.numbers = {mine.bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
   for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
     said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon
   }
@@ -168,13 +150,19 @@ int connect_to_daemon() noexcept {
     error = said.error != 0 ? said.error : files[1] < 0 ? EPROTO : map_page(files[0]);
   }
   if (error == 0) {
-    known = {said.numbers[0], used_bytes, known.most};
+    known = {said.numbers[0], mine.charged(), known.most};
     signals.take(std::exchange(files[1], -1));
   }
   close_all(files);
   if (error != 0) {
     daemon_link.close();
     return error;
+  }
+  if (mine.overhead.source != overhead_source::unknown) {
+    message told = about_overhead(mine.overhead, false);
+    daemon_connection::descriptors none{-1, -1};
+    static_cast<void>(daemon_link.exchange(told, -1, none));
+    close_all(none);
   }
   attach_again([](message& asked) noexcept {
     daemon_connection::descriptors none{-1, -1};
@@ -223,16 +211,15 @@ int ask(message& said) noexcept {
 
 /** Takes bytes of the grant. Returns false if they are more than is left. `state` is held. */
 bool use_grant(std::uint64_t bytes) noexcept {
-  const std::uint64_t after = used_bytes + bytes;
-  if (page == nullptr || after < used_bytes ||
-      !page->account.use(units_of(after) - units_of(used_bytes))) {
+  const std::uint64_t after = mine.bytes + bytes;
+  if (page == nullptr || after < mine.bytes ||
+      !page->account.use(units_of(after) - units_of(mine.bytes))) {
     return false;
   }
-  used_bytes = after;
+  mine.bytes = after;
+  mine.note_change();
   return true;
 }
-
-double mebibytes(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
@@ -292,9 +279,10 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
     }
     if (unanswered == 0 && said.error == 0) {
       // The daemon has taken so many units; together with the rest of a unit in use it may be less.
-      const std::uint64_t before = units_of(used_bytes);
-      used_bytes += bytes;
-      page->account.free(units_of(bytes) - (units_of(used_bytes) - before));
+      const std::uint64_t before = units_of(mine.bytes);
+      mine.bytes += bytes;
+      mine.note_change();
+      page->account.free(units_of(bytes) - (units_of(mine.bytes) - before));
       return 0;
     }
     // What was granted may be used without an answer, and others may have freed.
@@ -315,8 +303,8 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
                     error != ENOMEM ? "the daemon does not answer"
                     : is_limit      ? "the limit is reached"
                                     : "the GPU is full",
-                    mebibytes(known.limit), mebibytes(std::max(known.used, used_bytes)),
-                    mebibytes(used_bytes));
+                    mebibytes(known.limit), mebibytes(std::max(known.used, mine.charged())),
+                    mebibytes(mine.charged()));
     }
   }
   say(line.data());
@@ -363,16 +351,17 @@ void note_signal() noexcept {
 
 void free_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   const std::lock_guard lock(state);
-  if (page == nullptr || bytes > used_bytes) {
+  if (page == nullptr || bytes > mine.bytes) {
     return;  // of the parent, before a fork
   }
   if (is_elsewhere) {
     note_elsewhere(~bytes + 1);
   }
-  const std::uint64_t before = units_of(used_bytes);
-  used_bytes -= bytes;
+  const std::uint64_t before = units_of(mine.bytes);
+  mine.bytes -= bytes;
+  mine.note_change();
   // A grant for another GPU must not become one for this GPU.
-  page->account.free(before - units_of(used_bytes), is_elsewhere);
+  page->account.free(before - units_of(mine.bytes), is_elsewhere);
 }
 
 int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept {
@@ -396,7 +385,8 @@ int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept
   if (is_made && said.error == 0 && said.numbers[1] == 1) {
     // The daemon has taken them out of the page.
     const std::lock_guard state_lock(state);
-    used_bytes -= std::min(bytes, used_bytes);
+    mine.bytes -= std::min(bytes, mine.bytes);
+    mine.note_change();
   }
   return said.error;
 }
@@ -413,10 +403,10 @@ bool ask_memory(memory_facts& facts) noexcept {
   if (is_answered) {
     known = {said.numbers[0], said.numbers[1], said.numbers[2]};
   } else {
-    known.used = std::max(known.used, used_bytes);
+    known.used = std::max(known.used, mine.charged());
   }
   facts = known;
-  facts.own = used_bytes - elsewhere_bytes;
+  facts.own = mine.bytes - mine.elsewhere;
   return true;
 }
 
@@ -440,11 +430,12 @@ bool use_gpu(const gpu_facts& facts) noexcept {
 
 void publish_memory(std::uint64_t swappable, std::uint64_t resident) noexcept {
   const std::lock_guard lock(state);
-  swappable_units = static_cast<std::uint32_t>(units_of(swappable));
-  resident_units = static_cast<std::uint32_t>(units_of(resident));
+  mine.swappable_units = static_cast<std::uint32_t>(units_of(swappable));
+  mine.resident_units = static_cast<std::uint32_t>(units_of(resident));
+  mine.note_change();
   if (page != nullptr) {
-    page->swappable.store(swappable_units, std::memory_order_relaxed);
-    page->resident.store(resident_units, std::memory_order_relaxed);
+    page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
+    page->resident.store(mine.resident_units, std::memory_order_relaxed);
   }
 }
 
@@ -454,13 +445,17 @@ turn_words read_turn() noexcept {
     return {};
   }
   const std::uint64_t units = page->room.load(std::memory_order_relaxed);
-  const std::uint64_t at_home = units_of(used_bytes - elsewhere_bytes);
-  const std::uint64_t wired = at_home - std::min<std::uint64_t>(at_home, swappable_units);
+  const std::uint64_t at_home = units_of(mine.bytes - mine.elsewhere);
+  const std::uint64_t wired = at_home - std::min<std::uint64_t>(at_home, mine.swappable_units);
   return {page->order.load(std::memory_order_relaxed),
           (units - std::min(units, wired)) * account_unit};
 }
 
-void set_off_gpu(bool is_off) noexcept { is_off_gpu.store(is_off, std::memory_order_relaxed); }
+void set_off_gpu(bool is_off) noexcept {
+  is_off_gpu.store(is_off, std::memory_order_relaxed);
+  const std::lock_guard lock(state);
+  mine.window.is_on_gpu = false;
+}
 
 int ask_daemon(message& said) noexcept {
   const uncancelled whole;
@@ -468,6 +463,8 @@ int ask_daemon(message& said) noexcept {
   const int error = ask(said);
   return error != 0 ? ENOTCONN : said.error;
 }
+
+bool is_away() noexcept { return is_off_gpu.load(std::memory_order_relaxed); }
 
 bool has_daemon() noexcept { return !daemon_link.is_hung_up(); }
 
@@ -479,5 +476,7 @@ held_page::held_page(bool waits) noexcept : lock_(state, std::defer_lock) {
   }
   page_ = waits || lock_.try_lock() ? page : nullptr;
 }
+
+memory_in_use& held_page::memory() noexcept { return mine; }
 
 }  // namespace gdev

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "base/file_descriptor.hpp"
+#include "protocol/account.hpp"
 #include "protocol/counters.hpp"
 #include "protocol/messages.hpp"
 
@@ -56,6 +57,37 @@ struct memory_facts {
  * process has joined no virtual GPU.
  */
 [[nodiscard]] bool ask_memory(memory_facts& facts) noexcept;
+
+// --- Overhead; for overhead.cpp ---
+
+/** What this process has on GPUs and no allocation holds. */
+struct measured_overhead {
+  std::uint64_t bytes = 0;
+  overhead_source source = overhead_source::unknown;
+};
+
+/** What was allocated and stayed on the GPUs while something was measured. */
+struct memory_window {
+  std::uint64_t most = 0;  // bytes, at any moment of it
+  bool is_quiet = true;    // nothing has changed
+  bool is_on_gpu = true;   // no memory was moved
+};
+
+/** Begins to watch what is allocated on the GPUs. */
+void begin_window() noexcept;
+/** Returns what was seen since. */
+[[nodiscard]] memory_window end_window() noexcept;
+/** Returns what the daemon was told last. */
+[[nodiscard]] measured_overhead told_overhead() noexcept;
+/**
+ * Tells the daemon the overhead. Returns 0, also without a daemon, which hears of it when it comes;
+ * ENOMEM: it may be refused, and the limit has no room for it. One thread at a time may call it.
+ */
+[[nodiscard]] int tell_overhead(const measured_overhead& now, bool may_be_refused) noexcept;
+/** Returns the message that tells it. */
+[[nodiscard]] message about_overhead(const measured_overhead& now, bool may_be_refused) noexcept;
+/** Tells whether memory is off the GPU, or about to be. */
+[[nodiscard]] bool is_away() noexcept;
 
 // --- Turns; for turn_service ---
 

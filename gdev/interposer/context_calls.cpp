@@ -4,13 +4,17 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/graph_memory.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/overhead.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 
@@ -24,16 +28,23 @@ CUresult end_context(CUcontext context, Call&& call) {
   if (context == nullptr) {
     return call();
   }
-  const submission in_turn(work::other);
-  detach_all(context);
-  close_imports(context);
-  swappable().free_all(context);
-  auto freed = allocations().take_all(context);
-  auto freed_arrays = arrays().take_all(context);
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS) {
-    allocations().put_back(std::move(freed));
-    arrays().put_back(std::move(freed_arrays));
+  CUresult result = CUDA_SUCCESS;
+  {
+    const submission in_turn(work::other);
+    detach_all(context);
+    close_imports(context);
+    swappable().free_all(context);
+    auto freed = allocations().take_all(context);
+    auto freed_arrays = arrays().take_all(context);
+    result = call();
+    if (result != CUDA_SUCCESS) {
+      allocations().put_back(std::move(freed));
+      arrays().put_back(std::move(freed_arrays));
+    }
+  }
+  if (result == CUDA_SUCCESS) {
+    note_less_graph_memory();
+    note_context_end(context);
   }
   return result;
 }
@@ -60,13 +71,32 @@ CUcontext primary_of(CUdevice device) noexcept {
   return found == primaries().of.end() ? nullptr : found->second;
 }
 
+/** Tells whether a device's primary context is there. */
+bool is_active(CUdevice device) noexcept {
+  unsigned flags = 0;
+  int is_active = 1;
+  static_cast<void>(
+      call_driver<CUresult>(id_cuDevicePrimaryCtxGetState, device, &flags, &is_active));
+  return is_active != 0;
+}
+
 CUresult primary_retain(CUcontext* context, CUdevice device) noexcept {
-  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRetain, context, device);
-  if (result == CUDA_SUCCESS) {
-    swappable().note_context(*context);
-    const std::lock_guard lock(primaries().mutex);
-    primaries().of[device] = *context;
+  std::optional<context_making> making;
+  if (!is_active(device)) {
+    making.emplace(device);
   }
+  const CUresult result = call_driver<CUresult>(id_cuDevicePrimaryCtxRetain, context, device);
+  if (result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (making && !making->fits(*context)) {
+    static_cast<void>(call_driver<CUresult>(id_cuDevicePrimaryCtxRelease_v2, device));
+    note_context_end(*context);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  swappable().note_context(*context);
+  const std::lock_guard lock(primaries().mutex);
+  primaries().of[device] = *context;
   return result;
 }
 
@@ -76,10 +106,18 @@ struct makes_context;
 template <function_id Id, typename... Arguments>
 struct makes_context<Id, CUresult(CUcontext*, Arguments...)> {
   static CUresult call(CUcontext* made, Arguments... arguments) noexcept {
+    const CUdevice device = std::get<sizeof...(Arguments) - 1>(std::tie(arguments...));
+    context_making making(device);
     const CUresult result = call_driver<CUresult>(Id, made, arguments...);
-    if (result == CUDA_SUCCESS) {
-      swappable().note_context(*made);
+    if (result != CUDA_SUCCESS) {
+      return result;
     }
+    if (!making.fits(*made)) {
+      static_cast<void>(call_driver<CUresult>(id_cuCtxDestroy_v2, *made));
+      note_context_end(*made);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    swappable().note_context(*made);
     return result;
   }
 };
@@ -104,14 +142,12 @@ CUresult enable_peer_access(CUcontext peer, unsigned flags) noexcept {
 
 template <function_id Id>
 CUresult primary_release(CUdevice device) noexcept {
-  const submission in_turn(work::other);  // the context may end
-  const CUresult result = call_driver<CUresult>(Id, device);
-  unsigned flags = 0;
-  int is_active = 1;
-  if (result == CUDA_SUCCESS &&
-      call_driver<CUresult>(id_cuDevicePrimaryCtxGetState, device, &flags, &is_active) ==
-          CUDA_SUCCESS &&
-      is_active == 0) {
+  CUresult result = CUDA_SUCCESS;
+  {
+    const submission in_turn(work::other);  // the context may end
+    result = call_driver<CUresult>(Id, device);
+  }
+  if (result == CUDA_SUCCESS && !is_active(device)) {
     // The last release has ended it.
     static_cast<void>(end_context(primary_of(device), [] { return CUDA_SUCCESS; }));
   }

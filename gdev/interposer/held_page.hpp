@@ -1,8 +1,9 @@
-/** The page that this process shares with the daemon (client.hpp), for what is counted. */
+/** The page that this process shares with the daemon, and what goes with it (client.hpp). */
 #pragma once
 
 #include <mutex>
 
+#include "interposer/memory_in_use.hpp"
 #include "protocol/account.hpp"
 
 namespace gdev {
@@ -16,6 +17,8 @@ class held_page {
   /** Tells whether there is a page. */
   [[nodiscard]] explicit operator bool() const noexcept { return page_ != nullptr; }
   [[nodiscard]] client_page* operator->() const noexcept { return page_; }
+  /** Only if it waits. */
+  [[nodiscard]] static memory_in_use& memory() noexcept;
 
  private:
   std::unique_lock<std::mutex> lock_;

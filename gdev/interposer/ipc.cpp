@@ -355,6 +355,15 @@ bool find_imported(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes) n
   return true;
 }
 
+std::uint64_t imported_bytes() noexcept {
+  const std::lock_guard lock(imports().mutex);
+  std::uint64_t all = 0;
+  for (const auto& [address, one] : imports().all) {
+    all += one.size;
+  }
+  return all;
+}
+
 void close_imports(CUcontext context) noexcept {
   end_all(take_if([context](const import& one) { return one.context == context; }));
 }

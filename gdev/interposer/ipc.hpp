@@ -14,6 +14,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "driver/function_table.hpp"
 
@@ -25,6 +26,9 @@ namespace gdev {
 /** Finds the opened memory that contains an address. Returns false if it is none. */
 [[nodiscard]] bool find_imported(CUdeviceptr address, CUdeviceptr* base,
                                  std::size_t* bytes) noexcept;
+
+/** Returns the bytes of all opened memory. */
+[[nodiscard]] std::uint64_t imported_bytes() noexcept;
 
 /** Closes all that was opened in a context, which is about to end. Holds a submission. */
 void close_imports(CUcontext context) noexcept;

@@ -13,6 +13,7 @@
 #include "interposer/gate.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/overhead.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
 
@@ -53,6 +54,7 @@ CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Recor
   if (!has_joined()) {
     return call(nullptr);
   }
+  watch_overhead();
   constexpr int tries_max = 6;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
@@ -149,16 +151,30 @@ CUresult mem_alloc_managed(CUdeviceptr* address, std::size_t bytes, unsigned fla
       [&] { return call_driver<CUresult>(id_cuMemAllocManaged, address, bytes, flags); });
 }
 
-template <function_id Id>
+/** Tells whether a call becomes a node of a graph. */
+template <function_id IsCapturing>
+bool is_captured(CUstream stream) noexcept {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return has_captures() && call_driver<CUresult>(IsCapturing, stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+template <function_id Id, function_id IsCapturing>
 CUresult mem_alloc_async(CUdeviceptr* address, std::size_t bytes, CUstream stream) noexcept {
+  if (is_captured<IsCapturing>(stream)) {
+    return call_driver<CUresult>(Id, address, bytes, stream);  // its launch takes the memory
+  }
   return allocate(
       allocations(), physical(bytes), [&] { return *address; },
       [&] { return call_driver<CUresult>(Id, address, bytes, stream); });
 }
 
-template <function_id Id>
+template <function_id Id, function_id IsCapturing>
 CUresult mem_alloc_from_pool(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool,
                              CUstream stream) noexcept {
+  if (is_captured<IsCapturing>(stream)) {
+    return call_driver<CUresult>(Id, address, bytes, pool, stream);
+  }
   return allocate(
       allocations(), physical(bytes), [&] { return *address; },
       [&] { return call_driver<CUresult>(Id, address, bytes, pool, stream); });
@@ -358,12 +374,15 @@ void* memory_wrapper(function_id id) noexcept {
     case id_cuMemAlloc_v2: return address_of(&mem_alloc);
     case id_cuMemAllocPitch_v2: return address_of(&mem_alloc_pitch);
     case id_cuMemAllocManaged: return address_of(&mem_alloc_managed);
-    case id_cuMemAllocAsync: return address_of(&mem_alloc_async<id_cuMemAllocAsync>);
-    case id_cuMemAllocAsync_ptsz: return address_of(&mem_alloc_async<id_cuMemAllocAsync_ptsz>);
+    case id_cuMemAllocAsync:
+      return address_of(&mem_alloc_async<id_cuMemAllocAsync, id_cuStreamIsCapturing>);
+    case id_cuMemAllocAsync_ptsz:
+      return address_of(&mem_alloc_async<id_cuMemAllocAsync_ptsz, id_cuStreamIsCapturing_ptsz>);
     case id_cuMemAllocFromPoolAsync:
-      return address_of(&mem_alloc_from_pool<id_cuMemAllocFromPoolAsync>);
+      return address_of(&mem_alloc_from_pool<id_cuMemAllocFromPoolAsync, id_cuStreamIsCapturing>);
     case id_cuMemAllocFromPoolAsync_ptsz:
-      return address_of(&mem_alloc_from_pool<id_cuMemAllocFromPoolAsync_ptsz>);
+      return address_of(
+          &mem_alloc_from_pool<id_cuMemAllocFromPoolAsync_ptsz, id_cuStreamIsCapturing_ptsz>);
     case id_cuMemFree_v2: return address_of(&mem_free);
     case id_cuMemFreeAsync: return address_of(&mem_free_async<id_cuMemFreeAsync>);
     case id_cuMemFreeAsync_ptsz: return address_of(&mem_free_async<id_cuMemFreeAsync_ptsz>);

@@ -300,6 +300,15 @@ void detach_all(CUcontext context) noexcept {
   }
 }
 
+std::uint64_t attached_bytes() noexcept {
+  const std::lock_guard lock(table().mutex);
+  std::uint64_t all = 0;
+  for (const auto& [address, one] : table().all) {
+    all += one.bytes;
+  }
+  return all;
+}
+
 void attach_again(int (*ask)(message& asked) noexcept) noexcept {
   attachments all;
   {

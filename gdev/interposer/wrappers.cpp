@@ -6,8 +6,10 @@
 #include "interposer/driver.hpp"
 #include "interposer/gated_calls.hpp"
 #include "interposer/get_proc_address.hpp"
+#include "interposer/graph_memory.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/memory_calls.hpp"
+#include "interposer/module_calls.hpp"
 
 namespace gdev {
 
@@ -18,8 +20,8 @@ void* wrapper_of(function_id id) noexcept {
     case id_cuGetProcAddress_v2_ptsz: return reinterpret_cast<void*>(&get_proc_address_v2);
     default: break;
   }
-  for (void* (*const find)(function_id) noexcept :
-       {gated_wrapper, memory_wrapper, context_wrapper, ipc_wrapper}) {
+  for (void* (*const find)(function_id) noexcept : {graph_wrapper, gated_wrapper, memory_wrapper,
+                                                    context_wrapper, ipc_wrapper, module_wrapper}) {
     if (void* const found = find(id); found != nullptr) {
       return found;
     }

@@ -34,6 +34,13 @@ inline constexpr std::uint64_t host_segment_bytes = std::uint64_t{64} << 20;
   return bytes / account_unit + (bytes % account_unit != 0 ? 1 : 0);
 }
 
+/** How a client knows what it has on GPUs beside its allocations: contexts, modules. */
+enum class overhead_source : std::uint8_t {
+  unknown,     // it does not
+  nvml,        // NVML lists the process, and what it uses
+  difference,  // NVML does not; the GPU's memory before a context was made, and after that
+};
+
 struct account_state {
   std::uint32_t granted = 0;
   std::uint32_t used = 0;

@@ -14,7 +14,7 @@
 
 namespace gdev {
 
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 
 /**
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
@@ -35,6 +35,8 @@ inline constexpr std::uint32_t protocol_version = 2;
  *   host     bytes of the host's memory, and in files, that the client wants to hold for what is
  *            swapped out. ENOMEM: more than there may be
  *   unknown  index of a driver function that gdev does not know; the other numbers are its name
+ *   overhead bytes on GPUs that no allocation holds, 1 if they may be refused, overhead_source.
+ *            Answer: as of memory. ENOMEM: the limit has no room for them, and they do not count
  * From commands of root and the daemon's user (others: EPERM):
  *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy,
  *            end_after_s. EEXIST; EINVAL: name or a number
@@ -48,12 +50,13 @@ inline constexpr std::uint32_t protocol_version = 2;
  * From commands of everybody:
  *   list     index, or number: the first virtual GPU after that number. Answer: name; limit, in
  *            use, granted, clients, refusals, owner, reserve, priority, full_policy, end_after_s,
- *            number, bytes that are shared by keys. ENOENT: past the last
+ *            number, bytes that are shared by keys, overhead. ENOENT: past the last
  *   clients  index, or 0 and the client's id. Answer: name; process, user, in use, granted,
  *            refusals, phase, nanoseconds in it, 1 if it is paused, errno of a turn that it could
  *            not end, swappable, on the GPU, turns, bytes moved out, in, nanoseconds of moving, of
  *            waiting. ENOENT: past the last
- *   gpus     index. Answer: number, bytes, capacity, rooms together. ENOENT: past the last
+ *   gpus     index. Answer: number, bytes, capacity, rooms together, overhead of its clients, bytes
+ *            that are in use and nobody's. ENOENT: past the last
  *   observe  1: clients are asked for their counts, unless they were just now. Answer: how many
  *            have not answered since they were asked last
  *   counts   a client's id: the first one after it is meant. Answer: name; id, process, GPU, how
@@ -61,6 +64,7 @@ inline constexpr std::uint32_t protocol_version = 2;
  *   totals   name. Answer: the counts of its clients together, also of those that have ended.
  *            ENOENT
  *   unknown_name  a client's id, index. Answer: name; the numbers are the text. ENOENT
+ *   overhead_of  a client's id. Answer: name; bytes, overhead_source. ENOENT
  * Memory shared by keys. Errors as of the calls in include/gdev/shared_memory.h. From clients
  * (others: ENOTCONN):
  *   key_get     key, bytes, flags. Answer: id. ENOENT: none has the key, also with IPC_CREAT
@@ -84,6 +88,7 @@ enum class message_kind : std::uint32_t {
   turn = 5,
   host = 6,
   unknown = 7,
+  overhead = 8,
   add = 16,
   set = 17,
   remove = 18,
@@ -97,6 +102,7 @@ enum class message_kind : std::uint32_t {
   counts = 26,
   totals = 27,
   unknown_name = 28,
+  overhead_of = 29,
   key_get = 32,
   key_make = 33,
   key_attach = 34,

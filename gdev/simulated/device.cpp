@@ -51,6 +51,19 @@ std::uint64_t now_ns() {
 
 device::device() : memory_(memory_file().c_str(), memory_bytes()) {}
 
+CUresult device::take(std::size_t blocks, chunk& taken) {
+  if (blocks == 0) {
+    return CUDA_SUCCESS;
+  }
+  taken = memory_.allocate(blocks);
+  return taken.blocks.empty() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult device::take(const char* variable, chunk& taken) {
+  const char* const given = std::getenv(variable);
+  return take(given == nullptr ? 0 : std::strtoull(given, nullptr, 10) / block_bytes, taken);
+}
+
 CUresult device::reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
                          CUdeviceptr wanted) {
   alignment = alignment == 0 ? block_bytes : alignment;

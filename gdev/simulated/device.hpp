@@ -45,6 +45,13 @@ class device {
 
   [[nodiscard]] const gpu_memory& memory() const noexcept { return memory_; }
 
+  /**
+   * Takes memory that has no address: of a context, a module. Its bytes are what a variable of the
+   * environment says; without it there are none.
+   */
+  CUresult take(const char* variable, chunk& taken);
+  CUresult take(std::size_t blocks, chunk& taken);
+
   // --- Addresses and chunks ---
 
   CUresult reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,

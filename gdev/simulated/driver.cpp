@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,9 +19,20 @@ std::atomic<bool> is_initialized;
 std::atomic<bool> has_ended;  // with the process, as the vendor's driver does
 
 /** There is one device. All contexts of a process share it; their handles differ. */
-struct context {};
+struct context {
+  chunk memory;  // GDEV_SIMULATED_CONTEXT: its bytes
+};
 
-context primary;
+struct primary_context : context {
+  std::mutex mutex;  // guards all of it
+  unsigned users = 0;
+};
+
+primary_context& primary() {
+  static auto* const only = new primary_context;  // never ended, as the device
+  return *only;
+}
+
 thread_local std::vector<CUcontext> current;
 
 CUcontext handle_of(context& which) noexcept { return reinterpret_cast<CUcontext>(&which); }
@@ -32,6 +45,7 @@ using gdev::simulated::current;
 using gdev::simulated::handle_of;
 using gdev::simulated::has_ended;
 using gdev::simulated::is_initialized;
+using gdev::simulated::primary;
 using gdev::simulated::the_device;
 
 GDEV_EXPORT(cuInit, unsigned flags) {
@@ -102,15 +116,31 @@ GDEV_EXPORT(cuDeviceGetAttribute, int* value, CUdevice_attribute which, CUdevice
 // --- Contexts ---
 
 GDEV_EXPORT(cuDevicePrimaryCtxRetain, CUcontext* made, CUdevice /*device*/) {
-  *made = handle_of(gdev::simulated::primary);
+  const std::lock_guard lock(primary().mutex);
+  const CUresult result = primary().users == 0
+                              ? the_device().take("GDEV_SIMULATED_CONTEXT", primary().memory)
+                              : CUDA_SUCCESS;
+  primary().users += result == CUDA_SUCCESS ? 1 : 0;
+  *made = handle_of(primary());
+  return result;
+}
+
+GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) {
+  const std::lock_guard lock(primary().mutex);
+  if (primary().users == 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (--primary().users == 0) {
+    the_device().free_all();
+    primary().memory = {};
+  }
   return CUDA_SUCCESS;
 }
 
-GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) { return CUDA_SUCCESS; }
-
 GDEV_EXPORT(cuDevicePrimaryCtxGetState, CUdevice /*device*/, unsigned* flags, int* is_active) {
+  const std::lock_guard lock(primary().mutex);
   *flags = 0;
-  *is_active = 1;
+  *is_active = primary().users != 0 ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
@@ -121,9 +151,13 @@ GDEV_EXPORT(cuDevicePrimaryCtxReset, CUdevice /*device*/) {
 
 GDEV_EXPORT(cuCtxCreate, CUcontext* made, CUctxCreateParams* /*parameters*/, unsigned /*flags*/,
             CUdevice /*device*/) {
-  *made = handle_of(*new gdev::simulated::context);
-  current.push_back(*made);
-  return CUDA_SUCCESS;
+  auto owner = std::make_unique<gdev::simulated::context>();
+  const CUresult result = the_device().take("GDEV_SIMULATED_CONTEXT", owner->memory);
+  if (result == CUDA_SUCCESS) {
+    *made = handle_of(*owner.release());
+    current.push_back(*made);
+  }
+  return result;
 }
 
 GDEV_EXPORT(cuCtxDestroy, CUcontext ended) {

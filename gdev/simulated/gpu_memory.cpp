@@ -44,7 +44,7 @@ struct flock range(short type, std::size_t begin, std::size_t bytes) noexcept {
 }
 
 std::size_t table_bytes(std::size_t count) noexcept {
-  return (count * sizeof(std::uint32_t) + page_bytes - 1) / page_bytes * page_bytes;
+  return (2 * count * sizeof(std::uint32_t) + page_bytes - 1) / page_bytes * page_bytes;
 }
 
 /** Returns how many blocks a file of this size has. */
@@ -89,20 +89,35 @@ gpu_memory::gpu_memory(const char* path, std::size_t bytes) {
     fail(path_);
   }
   next_ = {static_cast<std::uint32_t*>(table), count_};
+  owner_ = {static_cast<std::uint32_t*>(table) + count_, count_};
 }
 
 gpu_memory::~gpu_memory() { munmap(next_.data(), table_bytes(count_)); }
 
+bool gpu_memory::is_free(std::uint32_t block) const {
+  struct flock lock = range(F_WRLCK, offset_of(block), block_bytes);
+  if (fcntl(probe_.number(), F_OFD_GETLK, &lock) != 0) {
+    fail(path_);
+  }
+  return lock.l_type == F_UNLCK;
+}
+
 std::size_t gpu_memory::free_bytes() const {
   std::size_t free = 0;
   for (std::uint32_t block = 0; block < count_; ++block) {
-    struct flock lock = range(F_WRLCK, offset_of(block), block_bytes);
-    if (fcntl(probe_.number(), F_OFD_GETLK, &lock) != 0) {
-      fail(path_);
-    }
-    free += lock.l_type == F_UNLCK ? block_bytes : 0;
+    free += is_free(block) ? block_bytes : 0;
   }
   return free;
+}
+
+std::map<std::uint32_t, std::uint64_t> gpu_memory::owners() const {
+  std::map<std::uint32_t, std::uint64_t> all;
+  for (std::uint32_t block = 0; block < count_; ++block) {
+    if (!is_free(block)) {
+      all[std::atomic_ref(owner_[block]).load(std::memory_order_relaxed)] += block_bytes;
+    }
+  }
+  return all;
 }
 
 chunk gpu_memory::allocate(std::size_t blocks) {
@@ -134,6 +149,8 @@ chunk gpu_memory::allocate(std::size_t blocks) {
     }
     std::atomic_ref(next_[block])
         .store(i + 1 < blocks ? taken.blocks[i + 1] : last, std::memory_order_relaxed);
+    std::atomic_ref(owner_[block])
+        .store(static_cast<std::uint32_t>(getpid()), std::memory_order_relaxed);
   }
   // The position belongs to the open file description: who receives a descriptor learns from it
   // where the chunk begins.

@@ -6,13 +6,14 @@
  * when a process is killed. So memory is freed as a GPU frees it, and nobody has to clean up. A
  * descriptor that another process received keeps a chunk alive, as an exported handle does.
  *
- * Layout of the file: a page, whose first byte is the lock of allocations; the table `next`; and
- * from `blocks_begin` on the blocks.
+ * Layout of the file: a page, whose first byte is the lock of allocations; the table `next`, and
+ * beside it `owner`; and from `blocks_begin` on the blocks.
  */
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -48,6 +49,9 @@ class gpu_memory {
   /** Returns what no process has allocated. */
   [[nodiscard]] std::size_t free_bytes() const;
 
+  /** Returns what each process has allocated, by its number. */
+  [[nodiscard]] std::map<std::uint32_t, std::uint64_t> owners() const;
+
   /** Takes blocks, which are zero. Returns a chunk without blocks if there are not enough. */
   [[nodiscard]] chunk allocate(std::size_t blocks);
 
@@ -61,6 +65,7 @@ class gpu_memory {
   void map(const chunk& memory, std::byte* address) const;
 
  private:
+  [[nodiscard]] bool is_free(std::uint32_t block) const;
   [[nodiscard]] std::size_t offset_of(std::uint32_t block) const noexcept {
     return blocks_begin_ + block * block_bytes;
   }
@@ -71,6 +76,7 @@ class gpu_memory {
   std::size_t blocks_begin_ = 0;
   // For each block the next one of its chunk, or `last`. Only the holder of a block writes its own.
   std::span<std::uint32_t> next_;
+  std::span<std::uint32_t> owner_;  // for each block the process that allocated it last
 };
 
 }  // namespace gdev::simulated

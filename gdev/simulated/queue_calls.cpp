@@ -9,6 +9,7 @@
 
 #include "simulated/device.hpp"
 #include "simulated/exports.hpp"
+#include "simulated/graphs.hpp"
 #include "simulated/kernels.hpp"
 
 namespace gdev::simulated {
@@ -42,6 +43,7 @@ CUresult set(CUdeviceptr address, Value value, std::size_t count, CUstream where
 /** The text of a module: its kernels are those with entries in it. */
 struct module {
   std::string text;
+  chunk memory;  // GDEV_SIMULATED_MODULE: its bytes
 };
 
 CUresult launch(kernel which, void** parameters, CUstream where, bool is_per_thread) {
@@ -131,8 +133,10 @@ GDEV_EXPORT(cuEventElapsedTime, float* milliseconds, CUevent begin, CUevent end)
 // --- Modules ---
 
 GDEV_EXPORT(cuModuleLoadData, CUmodule* made, const void* image) {
-  *made = reinterpret_cast<CUmodule>(new module{static_cast<const char*>(image)});
-  return CUDA_SUCCESS;
+  auto owner = std::make_unique<module>(static_cast<const char*>(image));
+  const CUresult result = the_device().take("GDEV_SIMULATED_MODULE", owner->memory);
+  *made = reinterpret_cast<CUmodule>(result == CUDA_SUCCESS ? owner.release() : nullptr);
+  return result;
 }
 
 GDEV_EXPORT(cuModuleUnload, CUmodule ended) {

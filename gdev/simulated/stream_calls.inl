@@ -75,8 +75,10 @@ GDEV_EXPORT(GDEV_PTSZ(cuMemsetD32Async), CUdeviceptr to, unsigned value, std::si
   return gdev::simulated::set(to, value, count, where, GDEV_PER_THREAD);
 }
 
-GDEV_EXPORT(GDEV_PTSZ(cuMemAllocAsync), CUdeviceptr* address, std::size_t bytes, CUstream) {
-  return the_device().allocate(address, bytes);
+GDEV_EXPORT(GDEV_PTSZ(cuMemAllocAsync), CUdeviceptr* address, std::size_t bytes, CUstream where) {
+  return gdev::simulated::capture_allocation(where, bytes, address)
+             ? CUDA_SUCCESS
+             : the_device().allocate(address, bytes);
 }
 
 GDEV_EXPORT(GDEV_PTSZ(cuMemAllocFromPoolAsync), CUdeviceptr* address, std::size_t bytes,

@@ -123,11 +123,14 @@ class Daemon:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def program(self, vgpu: str, name: str = "memory") -> Program:
+    def program(
+        self, vgpu: str, name: str = "memory", env: Mapping[str, str] | None = None
+    ) -> Program:
         """Starts one of the clients that take lines, in a virtual GPU."""
         environment = self.environment() | {
             "GDEV_VGPU": vgpu,
             "LD_PRELOAD": str(self.gpu.interposer),
             "KERNELS": str(self.gpu.kernels),
         }
+        environment |= dict(env or {})
         return Program([str(BUILD / "tests" / name)], environment)

@@ -35,6 +35,10 @@ class Gpu:
         return BUILD / "programs" / "libcuda.so.1"
 
     @property
+    def nvml(self) -> Path:
+        return BUILD / "simulated_nvml" / "libnvidia-ml.so.1"
+
+    @property
     def kernels(self) -> Path:
         return BUILD / "tests" / "kernels.ptx"
 
@@ -45,6 +49,7 @@ class Gpu:
             LD_LIBRARY_PATH=str(self.driver.parent),
             GDEV_SIMULATED_GPU=str(self.memory),
             GDEV_SIMULATED_MEMORY=str(self.bytes),
+            GDEV_NVML="/nonexistent",  # tests of overhead name the simulated one
         )
         if under_gdev:
             chosen["LD_PRELOAD"] = str(self.interposer)

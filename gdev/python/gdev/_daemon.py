@@ -17,12 +17,14 @@ from gdev import _files
 
 NUMBERS: Final = 16
 LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
-VERSION: Final = 2
+VERSION: Final = 3
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
-OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME = range(25, 29)
+OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME, OVERHEAD_OF = range(25, 30)
 KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 UNCHANGED: Final = 2**64 - 2
 PHASES: Final = ("on", "leaving", "off", "entering")
+# overhead_source in gdev/protocol/account.hpp
+OVERHEAD_SOURCES: Final = ("unknown", "nvml", "difference")
 WHEN_FULL: Final = ("swap", "wait", "fail")
 # counter in gdev/protocol/counters.hpp
 COUNTERS: Final = (
@@ -83,6 +85,8 @@ class Vgpu:
     number: int
     shared: int
     """Of what is used: by keys, which are not a program's."""
+    overhead: int
+    """Of what is used: no allocations, but contexts, modules and the like."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,10 @@ class Client:
     """The errno of a turn that it could not end, or 0."""
     swappable: int
     resident: int
+    overhead: int
+    """Of what is used: no allocations, but contexts, modules and the like."""
+    overhead_source: str
+    """How that is known, of OVERHEAD_SOURCES."""
     gpu: int
     """The number of its GPU; 0: none yet."""
     counts: dict[str, int]
@@ -143,6 +151,10 @@ class GpuUse:
     capacity: int
     rooms: int
     """What the programs on it may have."""
+    overhead: int
+    """What they have beside their allocations."""
+    unaccounted: int
+    """What is in use and none of their memory."""
 
     @property
     def label(self) -> str:
@@ -233,6 +245,7 @@ class Daemon:
                     end_after_s=n[9],
                     number=n[10],
                     shared=n[11],
+                    overhead=n[12],
                 )
             )
         return found
@@ -245,6 +258,8 @@ class Daemon:
             last, _, gpu, names, *counts = answer[1]
             if (facts := self._ask_if(CLIENTS, 0, last)) is None:
                 continue  # it has ended meanwhile
+            if (overhead := self._ask_if(OVERHEAD_OF, last)) is None:
+                continue
             name, n = facts
             found.append(
                 Client(
@@ -260,6 +275,8 @@ class Daemon:
                     stays=n[8],
                     swappable=n[9],
                     resident=n[10],
+                    overhead=overhead[1][0],
+                    overhead_source=OVERHEAD_SOURCES[overhead[1][1]],
                     gpu=gpu,
                     counts=dict(zip(COUNTERS, counts, strict=True)),
                     names=names,
@@ -314,7 +331,7 @@ class Daemon:
 
     def gpus(self) -> list[GpuUse]:
         """Returns the GPUs on which programs take turns."""
-        return [GpuUse(*numbers[:4]) for _, numbers in self._all(GPUS)]
+        return [GpuUse(*numbers[:6]) for _, numbers in self._all(GPUS)]
 
     def segments(self) -> list[Segment]:
         """Returns the segments that the user may read, the oldest first; all to the daemon's."""

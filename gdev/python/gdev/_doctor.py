@@ -29,6 +29,23 @@ _CHILD_TIMEOUT_S: Final = 60  # a GPU may have to wake up
 _SYS_MEMBARRIER: Final = 324  # of x86-64
 _PRIVATE_EXPEDITED: Final = 1 << 3  # MEMBARRIER_CMD_PRIVATE_EXPEDITED
 _SHOWN: Final = 5
+_NVML_TIMEOUT_S: Final = 10
+# Loads the library of management as gdev's library does; prints what fails, or nothing.
+_NVML: Final = """
+import ctypes, os
+try:
+    library = ctypes.CDLL(os.environ.get("GDEV_NVML") or "libnvidia-ml.so.1")
+    error = library.nvmlInit_v2()
+    print(f"it fails with error {error}" if error else "")
+except (OSError, AttributeError) as error:
+    print(error)
+"""
+# What the overhead of a program is, by its source.
+_OVERHEAD_TEXTS: Final = {
+    "unknown": "what its contexts and modules take does not count: NVML does not answer it",
+    "difference": "what its contexts take is an estimate, and its modules do not count:"
+    " NVML does not list it",
+}
 _HUGE_PAGES: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 # A program under gdev: prints the driver that gdev's library would use, or nothing without it.
 _PRELOADED: Final = """
@@ -47,6 +64,7 @@ def examine() -> Iterator[Finding]:
     driver = _probe()
     yield from _judge_driver(driver)
     yield from _judge_library(driver)
+    yield _judge_nvml()
     yield _judge_membarrier()
     yield _judge_huge_pages()
     try:
@@ -55,6 +73,7 @@ def examine() -> Iterator[Finding]:
                 "daemon", "ok", f"answers at {_files.socket_path()}, protocol {_daemon.VERSION}"
             )
             yield _judge_host_memory(daemon)
+            yield from _judge_gpus(daemon)
             yield from _judge_programs(daemon)
     except OSError as error:
         advice = "see what the socket belongs to"
@@ -65,7 +84,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("daemon", "fail", f"{error.filename}: {error.strerror}", advice)
 
 
-def _run(command: list[str], extra: dict[str, str]) -> str:
+def _run(command: list[str], extra: dict[str, str], timeout_s: float = _CHILD_TIMEOUT_S) -> str:
     """Returns what a program of our own prints. Raises OSError or SubprocessError."""
     environment = {name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}
     return subprocess.run(
@@ -74,7 +93,7 @@ def _run(command: list[str], extra: dict[str, str]) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=_CHILD_TIMEOUT_S,
+        timeout=timeout_s,
         check=True,
     ).stdout
 
@@ -150,6 +169,26 @@ def _judge_names(library: Path, driver: Path) -> Finding:
     return Finding("functions", "info", text, "a gdev of the driver's CUDA version knows more")
 
 
+def _judge_nvml() -> Finding:
+    try:
+        text = _run([sys.executable, "-c", _NVML], {}, _NVML_TIMEOUT_S).strip()
+    except subprocess.TimeoutExpired:
+        text = f"it does not answer within {_NVML_TIMEOUT_S} s"
+    except (OSError, subprocess.SubprocessError) as error:
+        text = str(error)
+    if not text:
+        return Finding("NVML", "ok", "there: what contexts and modules take counts")
+    advice = "install the driver's libnvidia-ml.so.1, or name it in GDEV_NVML"
+    return Finding("NVML", "info", f"contexts and modules do not count: {text}", advice)
+
+
+def _judge_gpus(daemon: _daemon.Daemon) -> Iterator[Finding]:
+    for one in daemon.gpus():
+        if one.unaccounted:
+            text = f"{one.label}: {format_size(one.unaccounted)} are in use, and no program's here"
+            yield Finding("GPU memory", "info", text, "nvidia-smi lists what uses the GPU")
+
+
 def _judge_membarrier() -> Finding:
     commands = ctypes.CDLL(None).syscall(_SYS_MEMBARRIER, 0, 0, 0)
     if commands >= 0 and commands & _PRIVATE_EXPEDITED:
@@ -189,6 +228,10 @@ def _judge_programs(daemon: _daemon.Daemon) -> Iterator[Finding]:
     for one in look(daemon).programs():
         count += 1
         about = f"process {one.process}, virtual GPU {one.vgpu}"
+        if one.gpu and one.overhead_source in _OVERHEAD_TEXTS:
+            text = f"{about}: {_OVERHEAD_TEXTS[one.overhead_source]}"
+            advice = "in a container: share the machine's process numbers (--pid=host)"
+            yield Finding("program", "info", text, advice)
         if one.counts["unknown_functions"]:
             is_well = False
             names = _some(daemon.unknown_functions(one)) or "names not known yet"

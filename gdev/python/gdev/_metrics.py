@@ -68,6 +68,7 @@ class _Gauge(Generic[_Thing]):
 
 _PROCESS_GAUGES: Final[tuple[_Gauge[_daemon.Client], ...]] = (
     _Gauge("memory_used_bytes", "Memory in use.", lambda one: one.used),
+    _Gauge("memory_overhead_bytes", "Of that: no allocations.", lambda one: one.overhead),
     _Gauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
     _Gauge(
         "memory_wired_bytes",
@@ -87,6 +88,7 @@ _VGPU_GAUGES: Final[tuple[_Gauge[VgpuSight], ...]] = (
         lambda one: float("inf") if one.vgpu.limit >= NO_LIMIT else one.vgpu.limit,
     ),
     _Gauge("memory_shared_bytes", "Of that: shared by keys.", lambda one: one.vgpu.shared),
+    _Gauge("memory_overhead_bytes", "Of that: no allocations.", lambda one: one.vgpu.overhead),
     _Gauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
     _Gauge(
         "memory_wired_bytes",
@@ -107,6 +109,14 @@ _GPU_GAUGES: Final[tuple[_Gauge[_daemon.GpuUse], ...]] = (
     _Gauge("memory_bytes", "The GPU's memory.", lambda one: one.total),
     _Gauge("memory_for_programs_bytes", "What programs may have.", lambda one: one.capacity),
     _Gauge("memory_given_bytes", "What programs may have just now.", lambda one: one.rooms),
+    _Gauge(
+        "memory_overhead_bytes", "What programs have beside allocations.", lambda one: one.overhead
+    ),
+    _Gauge(
+        "memory_unaccounted_bytes",
+        "What is in use and no program's of gdev.",
+        lambda one: one.unaccounted,
+    ),
 )
 
 

@@ -7,13 +7,15 @@ added.
     Seconds since 1970; seconds since the look before, over which rates are computed.
 ``gpus``
     For each ``gpu`` (a number as ``gdev gpu list`` shows it) ``memory``, ``for_programs``,
-    ``given``.
+    ``given``, ``overhead`` (what programs have beside their allocations), ``unaccounted`` (what is
+    in use and no program's of gdev).
 ``vgpus``
-    For each ``vgpu`` ``limit`` (null: none), ``used``, ``shared`` (of that: by keys), ``swapped``,
-    ``wired``, ``programs`` (how many), and counts and rates.
+    For each ``vgpu`` ``limit`` (null: none), ``used``, ``shared`` (of that: by keys),
+    ``overhead`` (of that: no allocations), ``swapped``, ``wired``, ``programs`` (how many), and
+    counts and rates.
 ``programs``
-    For each ``process`` ``vgpu``, ``gpu`` (null: none yet), ``state``, ``used``, ``swapped``,
-    ``wired``, and counts and rates.
+    For each ``process`` ``vgpu``, ``gpu`` (null: none yet), ``state``, ``used``, ``overhead``
+    (of that), ``swapped``, ``wired``, and counts and rates.
 
 What is ``wired`` does not leave the GPU with a turn; memory on other GPUs than ``gpu`` is part of
 it.
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 _RATES: Final = ("launches", "bytes_out", "bytes_in")
+_GPU_SIZES: Final = ("memory", "for_programs", "given", "overhead", "unaccounted")
 _COUNT_HEADS: Final = (
     "TURNS",
     "OUT",
@@ -80,6 +83,8 @@ class View:
                     "memory": one.total,
                     "for_programs": one.capacity,
                     "given": one.rooms,
+                    "overhead": one.overhead,
+                    "unaccounted": one.unaccounted,
                 }
                 for one in self.now.gpus
             ],
@@ -89,6 +94,7 @@ class View:
                     "limit": None if one.vgpu.limit >= NO_LIMIT else one.vgpu.limit,
                     "used": one.vgpu.used,
                     "shared": one.vgpu.shared,
+                    "overhead": one.vgpu.overhead,
                     "swapped": one.swapped,
                     "wired": one.wired,
                     "programs": len(one.programs),
@@ -104,6 +110,7 @@ class View:
                     "gpu": _daemon.gpu_label(one.gpu) or None,
                     "state": one.state,
                     "used": one.used,
+                    "overhead": one.overhead,
                     "swapped": one.swapped,
                     "wired": one.wired,
                 }
@@ -139,14 +146,8 @@ class View:
         """Yields the heads and rows of the tables to show."""
         shown = self.to_json()
         yield (
-            ("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN"),
-            [
-                (
-                    one["gpu"],
-                    *(format_size(one[key]) for key in ("memory", "for_programs", "given")),
-                )
-                for one in shown["gpus"]
-            ],
+            ("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED"),
+            [(one["gpu"], *(format_size(one[key]) for key in _GPU_SIZES)) for one in shown["gpus"]],
         )
         yield (
             ("VGPU", "USED", "LIMIT", "SWAPPED", "WIRED", "PROGRAMS", *_COUNT_HEADS),

@@ -261,10 +261,13 @@ def gpu_list_command() -> None:
                 format_size(one.total),
                 format_size(one.capacity),
                 format_size(one.rooms),
+                format_size(one.overhead),
+                format_size(one.unaccounted),
             )
             for one in daemon.gpus()
         ]
-    print_table(("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN"), rows)
+    head = ("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED")
+    print_table(head, rows)
 
 
 @segments.callback(invoke_without_command=True)

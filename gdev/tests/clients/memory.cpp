@@ -26,6 +26,11 @@
  *   legacy KEY            "ok 1 BYTES": it can be exported, and its allocation has so many bytes
  *   sync KEY              CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; dmabuf KEY: a descriptor for others
  *   context               cuCtxCreate, which becomes current; destroy: ends it
+ *   release               cuDevicePrimaryCtxRelease
+ *   graph BYTES...        an executable graph with memory nodes of so many bytes; captured BYTES:
+ *                         the same, of a captured cuMemAllocAsync; upload KEY, launch KEY, drop KEY
+ *   trim                  cuDeviceGraphMemTrim
+ *   module                loads the module of KERNELS; unload: unloads it
  *   end                   ends the process; what is allocated is freed when the driver has ended
  *   fork                  the child initializes CUDA anew, and answers from now on
  */
@@ -47,6 +52,8 @@
 #include <string>
 #include <vector>
 
+#include "clients/graphs.hpp"
+
 namespace {
 
 constexpr std::size_t block = std::size_t{2} << 20;
@@ -59,6 +66,7 @@ struct thing {
   CUmemGenericAllocationHandle chunk = 0;
   std::size_t bytes = 0;
   CUdeviceptr mapped = 0;
+  CUgraphExec graph = nullptr;
 };
 
 std::vector<thing>& things = *new std::vector<thing>;  // needed until the end
@@ -186,17 +194,18 @@ CUresult unmap(thing& one) {
   return result == CUDA_SUCCESS ? cuMemAddressFree(one.mapped, one.bytes) : result;
 }
 
+CUmodule module = nullptr;
+
+CUresult load_module() {
+  const char* const file_name = std::getenv("KERNELS");
+  std::ifstream file(file_name == nullptr ? "" : file_name);
+  const std::string ptx{std::istreambuf_iterator<char>(file), {}};
+  return cuModuleLoadData(&module, ptx.c_str());
+}
+
 CUresult find_kernel(const char* name, CUfunction& found) {
-  static CUmodule module = nullptr;
-  if (module == nullptr) {
-    const char* const file_name = std::getenv("KERNELS");
-    std::ifstream file(file_name == nullptr ? "" : file_name);
-    const std::string ptx{std::istreambuf_iterator<char>(file), {}};
-    if (const CUresult result = cuModuleLoadData(&module, ptx.c_str()); result != CUDA_SUCCESS) {
-      return result;
-    }
-  }
-  return cuModuleGetFunction(&found, module, name);
+  const CUresult result = module == nullptr ? load_module() : CUDA_SUCCESS;
+  return result == CUDA_SUCCESS ? cuModuleGetFunction(&found, module, name) : result;
 }
 
 /** Tells whether all numbers are `value`: a kernel adds them up. Then they are written anew. */
@@ -350,6 +359,34 @@ CUresult obey(const std::string& line, std::string& said) {
     CUcontext context = nullptr;
     cuCtxGetCurrent(&context);
     return cuCtxDestroy(context);
+  }
+  if (kind == "graph" || kind == "captured") {
+    thing made{kind};
+    const CUresult result = make_graph(kind == "captured", words, made.graph);
+    things.push_back(made);
+    said = std::to_string(things.size() - 1);
+    return result;
+  }
+  if (kind == "upload") {
+    return cuGraphUpload(named().graph, nullptr);
+  }
+  if (kind == "launch") {
+    return cuGraphLaunch(named().graph, nullptr);
+  }
+  if (kind == "drop") {
+    return cuGraphExecDestroy(named().graph);
+  }
+  if (kind == "trim") {
+    return cuDeviceGraphMemTrim(0);
+  }
+  if (kind == "release") {
+    return cuDevicePrimaryCtxRelease(0);
+  }
+  if (kind == "module") {
+    return load_module();
+  }
+  if (kind == "unload") {
+    return cuModuleUnload(module);
   }
   if (kind == "churn") {
     std::size_t bytes = 0;

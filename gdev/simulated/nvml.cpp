@@ -1,0 +1,84 @@
+/**
+ * NVML for the simulated GPU: what is in use, and by which process.
+ *
+ * GDEV_SIMULATED_NVML says what it is like: empty, as on a usual machine; `unavailable`: it does
+ * not know what processes use; `foreign`: it knows processes by numbers of another name space;
+ * `hangs`: it does not answer when it is asked for processes.
+ */
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "simulated/gpu_memory.hpp"
+
+namespace {
+
+using gdev::simulated::gpu_memory;
+
+constexpr int success = 0;
+constexpr int not_found = 6;
+constexpr int insufficient_size = 7;
+
+struct memory_info {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+struct process_info {
+  unsigned pid;
+  unsigned long long bytes;
+  unsigned gpu_instance;
+  unsigned compute_instance;
+};
+
+const gpu_memory& memory() {
+  const char* const file = std::getenv("GDEV_SIMULATED_GPU");
+  const char* const bytes = std::getenv("GDEV_SIMULATED_MEMORY");
+  static const auto* const only =
+      new gpu_memory(file == nullptr ? "" : file, std::strtoull(bytes, nullptr, 10));
+  return *only;
+}
+
+std::string_view likeness() {
+  const char* const chosen = std::getenv("GDEV_SIMULATED_NVML");
+  return chosen == nullptr ? "" : chosen;
+}
+
+}  // namespace
+
+#define GDEV_NVML_EXPORT extern "C" __attribute__((visibility("default"))) int
+
+GDEV_NVML_EXPORT nvmlInit_v2() { return success; }
+
+GDEV_NVML_EXPORT nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  *device = nullptr;
+  return std::strcmp(uuid, "GPU-00000000-0000-0000-0000-000000000000") == 0 ? success : not_found;
+}
+
+GDEV_NVML_EXPORT nvmlDeviceGetMemoryInfo(void* /*device*/, memory_info* info) {
+  info->total = memory().total_bytes();
+  info->free = memory().free_bytes();
+  info->used = info->total - info->free;
+  return success;
+}
+
+GDEV_NVML_EXPORT nvmlDeviceGetComputeRunningProcesses_v3(void* /*device*/, unsigned* count,
+                                                         process_info* processes) {
+  while (likeness() == "hangs") {
+    pause();
+  }
+  const auto owners = memory().owners();
+  const unsigned room = *count;
+  *count = static_cast<unsigned>(owners.size());
+  if (room < *count) {
+    return insufficient_size;
+  }
+  for (const auto& [process, bytes] : owners) {
+    *processes++ = {likeness() == "foreign" ? process + 1'000'000'000 : process,
+                    likeness() == "unavailable" ? ~0ULL : bytes, ~0U, ~0U};
+  }
+  return success;
+}
