@@ -19,6 +19,7 @@
 #include <new>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
@@ -164,10 +165,12 @@ int connect_to_daemon() noexcept {
   if (error == 0) {
     error = daemon_link.exchange(said, -1, files);
   }
+  crash_point("hello_answered");
   if (error == 0) {
     error = said.error != 0 ? said.error : files[1] < 0 ? EPROTO : map_page(files[0]);
   }
   if (error == 0) {
+    crash_point("page_mapped");
     known = {said.numbers[0], used_bytes, known.most};
     signals.take(std::exchange(files[1], -1));
   }
@@ -176,6 +179,7 @@ int connect_to_daemon() noexcept {
     daemon_link.close();
     return error;
   }
+  crash_point("hello_done");
   attach_again([](message& asked) noexcept {
     daemon_connection::descriptors none{-1, -1};
     const int failed = daemon_link.exchange(asked, -1, none);
@@ -251,6 +255,7 @@ int join_vgpu() noexcept {
     prepare_gate(wake_turn_service);
     start_turn_service();
     joined.store(true, std::memory_order_relaxed);
+    crash_point("joined");
     return 0;
   }
   std::array<char, 256> line{};
@@ -274,6 +279,7 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
   if (!daemon_link.is_hung_up()) {
     const std::lock_guard lock(state);
     if (use_grant(bytes)) {
+      crash_point("grant_used");
       return 0;
     }
   }
@@ -286,6 +292,7 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
         .kind = message_kind::want,
         .numbers = {bytes, seen.number, seen.total, seen.free, std::uint64_t{is_elsewhere}}};
     const int unanswered = ask(said);
+    crash_point("want_answered");
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
       known = {said.numbers[0], said.numbers[1], said.numbers[2]};
@@ -373,6 +380,7 @@ void free_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   used_bytes -= bytes;
   // A grant for another GPU must not become one for this GPU.
   page->account.free(before - units_of(used_bytes), is_elsewhere);
+  crash_point("grant_freed");
 }
 
 int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept {
@@ -396,6 +404,7 @@ int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept
   if (is_made && said.error == 0 && said.numbers[1] == 1) {
     // The daemon has taken them out of the page.
     const std::lock_guard state_lock(state);
+    crash_point("segment_charged");
     used_bytes -= std::min(bytes, used_bytes);
   }
   return said.error;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/crash_point.hpp"
 #include "interposer/client.hpp"
 
 namespace gdev {
@@ -47,6 +48,7 @@ bool swap_file::open() {
   is_impossible_ = made < 0;
   if (made >= 0) {
     file_.take(made);
+    crash_point("file_opened");
   }
   return made >= 0;
 }
@@ -68,6 +70,7 @@ std::int64_t swap_file::take(std::size_t bytes) {
       posix_fallocate(file_.number(), end_, size) != 0) {
     return none;
   }
+  crash_point("file_allocated");
   end_ += size;
   return end_ - size;
 }
