@@ -176,9 +176,11 @@ message server::answer_client(connection& from, const message& asked) {
       // What fragments make of what can be swapped; nobody may take more away from others.
       const std::uint64_t most =
           2 * turns_.report(from.id, now()).swappable * account_unit + host_segment_bytes;
-      if (numbers[0] > most || numbers[1] > most ||
-          memory > turns_.settings().host * account_unit ||
-          files > turns_.settings().files * account_unit) {
+      // Where a limit was lowered below what is held, only those that want more are refused.
+      const bool is_memory_over = memory > turns_.settings().host * account_unit;
+      const bool is_files_over = files > turns_.settings().files * account_unit;
+      if ((numbers[0] > from.host_bytes && (numbers[0] > most || is_memory_over)) ||
+          (numbers[1] > from.file_bytes && (numbers[1] > most || is_files_over))) {
         said.error = ENOMEM;
       } else {
         from.host_bytes = numbers[0];

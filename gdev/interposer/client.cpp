@@ -180,12 +180,14 @@ int connect_to_daemon() noexcept {
     return error;
   }
   crash_point("hello_done");
-  attach_again([](message& asked) noexcept {
+  const auto tells = [](message& asked) noexcept {
     daemon_connection::descriptors none{-1, -1};
     const int failed = daemon_link.exchange(asked, -1, none);
     close_all(none);
     return failed;
-  });
+  };
+  attach_again(tells);
+  hold_host_again(tells);
   return 0;
 }
 

@@ -105,6 +105,9 @@ std::size_t host_pool::add_segments(std::size_t count) {
     }
   }
   crash_point("segments_pinned");
+  if (added < count) {
+    static_cast<void>(ask_for_host_memory((had + added) * segment_bytes));
+  }
   return added;
 }
 

@@ -66,8 +66,13 @@ std::int64_t swap_file::take(std::size_t bytes) {
     }
   }
   const auto size = static_cast<std::int64_t>(bytes);
-  if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0 ||
-      posix_fallocate(file_.number(), end_, size) != 0) {
+  if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0) {
+    return none;
+  }
+  if (posix_fallocate(file_.number(), end_, size) != 0) {
+    // The disk is full: neither a part of this stays, nor its place in what files may have.
+    static_cast<void>(!ftruncate(file_.number(), end_));
+    static_cast<void>(ask_for_swap_files(static_cast<std::uint64_t>(end_)));
     return none;
   }
   crash_point("file_allocated");
