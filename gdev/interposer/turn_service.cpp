@@ -39,7 +39,7 @@ constexpr milliseconds open_between{20};
 constexpr milliseconds idle_after{40};
 /** How often a client without a daemon looks for one. */
 constexpr milliseconds look_for_daemon{500};
-/** How often a client that waits for room reports the GPU: others' memory ends without a message. */
+/** How often a client that waits for room reports the GPU: others free it without a message. */
 constexpr milliseconds report_interval{1000};
 /** How long a client waits before it asks a full GPU again. */
 constexpr milliseconds full_pause{10};

@@ -9,6 +9,7 @@ the GPU, in the host's memory. Prints a line. Exit status: 0, or 1 with what was
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
@@ -58,10 +59,8 @@ class Program:
         self.process.wait()
         for file in (self.process.stdin, self.process.stdout):
             assert file is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 file.close()
-            except BrokenPipeError:
-                pass
 
 
 class Soak:
