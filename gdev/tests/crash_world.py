@@ -269,9 +269,6 @@ class World:
         self.checks(one)
         self.fills(other, 2)
         self.checks(one)
-        # It cannot leave while it works, and then it does: it is idle, and its turn goes on.
-        self.does(one, "spin", 1600)
-        self.checks(other)
         third = self.start("a", is_victim=True)
         self.fills(third, 3)
         for program in (other, third, one, other, third):  # the third's memory is in a file
