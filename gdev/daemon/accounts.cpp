@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/crash_point.hpp"
 #include "base/saturating.hpp"
 #include "protocol/messages.hpp"
 
@@ -172,6 +173,7 @@ int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
     other->granted = other->word->take_back(0, other->granted, true);
     granted += other->granted;
   }
+  crash_point("others_strict");
   for (client* const other : others) {
     if (granted + needed <= limit) {
       break;
@@ -192,6 +194,7 @@ int accounts::want(client_id id, std::uint64_t units, std::uint64_t spare) {
         std::min({needed + step, limit - granted, account_units_max, most});
     asking.granted = static_cast<std::uint32_t>(std::max(needed, generous));
     asking.word->grant(asking.granted, static_cast<std::uint32_t>(units));
+    crash_point("account_raised");
   }
   for (client* const other : others) {
     other->granted = other->word->take_back(0, other->granted, false);

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/crash_point.hpp"
 #include "base/saturating.hpp"
 #include "daemon/connection.hpp"
 #include "daemon/server.hpp"
@@ -113,7 +114,9 @@ message server::join(connection& from, const message& asked) {
                               from.peer.uid, from.page->words().account, units_of(asked.numbers[0]),
                               before[static_cast<std::size_t>(counter::refusals)]);
   from.has_joined = said.error == 0;
+  crash_point("account_joined");
   note_clients(!accounts_.clients().empty());
+  crash_point("client_noted");
   if (from.has_joined) {
     observations_.join(from.id, name_of(asked), from.page->words(), before);
     turns_.join(from.id, from.page->words(), before, now());
@@ -123,6 +126,7 @@ message server::join(connection& from, const message& asked) {
       turns_.come_back_out(from.id, now());
     }
   }
+  crash_point("turns_joined");
   said.numbers[0] = accounts_.report(from.id).limit * account_unit;
   return said;
 }
@@ -147,6 +151,7 @@ message server::answer_client(connection& from, const message& asked) {
     case message_kind::want:
       turns_.use_gpu(from.id, numbers[1], units_of(numbers[2]), units_of(numbers[3]), now());
       said.error = turns_.want(from.id, units_of(numbers[0]), numbers[4] != 0, now());
+      crash_point("granted");
       put_memory(from, said);
       break;
     case message_kind::memory: put_memory(from, said); break;
@@ -157,6 +162,7 @@ message server::answer_client(connection& from, const message& asked) {
     case message_kind::turn:
       said.error = turns_.happen(from.id, static_cast<turn_event>(numbers[0]), numbers[1],
                                  numbers[2], now());
+      crash_point("turn_changed");
       said.numbers[0] = from.page->words().order.load(std::memory_order_relaxed);
       break;
     case message_kind::unknown: said.error = add_unknown(from, asked); break;
@@ -181,13 +187,16 @@ message server::answer_client(connection& from, const message& asked) {
       // What fragments make of what can be swapped; nobody may take more away from others.
       const std::uint64_t most =
           2 * turns_.report(from.id, now()).swappable * account_unit + host_segment_bytes;
-      if (numbers[0] > most || numbers[1] > most ||
-          memory > turns_.settings().host * account_unit ||
-          files > turns_.settings().files * account_unit) {
+      // Where a limit was lowered below what is held, only those that want more are refused.
+      const bool is_memory_over = memory > turns_.settings().host * account_unit;
+      const bool is_files_over = files > turns_.settings().files * account_unit;
+      if ((numbers[0] > from.host_bytes && (numbers[0] > most || is_memory_over)) ||
+          (numbers[1] > from.file_bytes && (numbers[1] > most || is_files_over))) {
         said.error = ENOMEM;
       } else {
         from.host_bytes = numbers[0];
         from.file_bytes = numbers[1];
+        crash_point("host_counted");
       }
       break;
     }
@@ -266,6 +275,7 @@ message server::answer_command(const message& asked) {
       for (const client_report& one : accounts_.clients()) {
         if (one.process == numbers[0]) {
           said.error = turns_.pause(one.id, numbers[1] != 0, now());
+          crash_point("paused");
         }
       }
       return said;
@@ -309,6 +319,7 @@ message server::answer_command(const message& asked) {
         break;
       }
       turns_.change(chosen, now());
+      crash_point("settings_changed");
       put(said, "",
           {chosen.capacity * account_unit, chosen.spare * account_unit, chosen.host * account_unit,
            chosen.files * account_unit});
@@ -317,7 +328,9 @@ message server::answer_command(const message& asked) {
     default: said.error = EINVAL; break;  // answer() sends no others here
   }
   if (said.error == 0) {
+    crash_point("vgpu_changed");
     said.error = save();
+    crash_point("state_saved");
   }
   return said;
 }
@@ -383,6 +396,7 @@ void server::load() {
     turns_.wait_for_clients(now() + clients_come_back_ns);
   }
   const std::string name = path_ + ".state";
+  unlink((name + ".new").c_str());  // of a daemon that was killed as it wrote
   std::ifstream file(name);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
@@ -427,13 +441,19 @@ int server::save() const {
          << one.policy.end_after_s << '\n';
   }
   const std::string written = text.str();
+  errno = 0;  // a write that is cut short sets none
   const file_descriptor file(
       open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file ||
-      write(file.number(), written.data(), written.size()) !=
-          static_cast<ssize_t>(written.size()) ||
-      fsync(file.number()) != 0 || rename(made.c_str(), name.c_str()) != 0) {
-    return errno != 0 ? errno : ENOSPC;
+  crash_point("state_opened");
+  const bool is_written = file &&
+                          write(file.number(), written.data(), written.size()) ==
+                              static_cast<ssize_t>(written.size()) &&
+                          fsync(file.number()) == 0;
+  crash_point("state_written");
+  if (!is_written || rename(made.c_str(), name.c_str()) != 0) {
+    const int error = errno != 0 ? errno : ENOSPC;
+    unlink(made.c_str());
+    return error;
   }
   return 0;
 }

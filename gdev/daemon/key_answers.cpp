@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "protocol/account.hpp"
 
 namespace gdev {
@@ -62,7 +63,10 @@ message key_answers::answer(const key_caller& from, const message& asked, file_d
       break;
     case message_kind::key_make: said.error = make(from, asked, std::move(given), said); break;
     case message_kind::key_attach: said.error = attach(from, asked, said, sent); break;
-    case message_kind::key_detach: said.error = keys_.detach(from.id, id, from.who); break;
+    case message_kind::key_detach:
+      said.error = keys_.detach(from.id, id, from.who);
+      crash_point("key_detached");
+      break;
     case message_kind::key_status: said.error = describe(from, asked, said); break;
     case message_kind::key_set: {
       constexpr std::uint64_t id_max = 0xFFFFFFFE;  // the last one means "unchanged" to chown()
@@ -73,7 +77,10 @@ message key_answers::answer(const key_caller& from, const message& asked, file_d
                             : EINVAL;
       break;
     }
-    case message_kind::key_remove: said.error = keys_.remove(id, from.who); break;
+    case message_kind::key_remove:
+      said.error = keys_.remove(id, from.who);
+      crash_point("key_removed");
+      break;
     case message_kind::key_list:
       said.error = keys_.at(asked.numbers[0], from.who, found);
       put(said, {found});
@@ -112,10 +119,12 @@ int key_answers::make(const key_caller& from, const message& asked, file_descrip
     made.creator = from.who;
     made.vgpu = charged_.report(from.id).name;
     error = keys_.add(made, id);
+    crash_point("key_added");
   }
   if (error == 0) {
     // Last, because it allocates nothing: what was charged has a segment.
     error = charged_.hand_over(from.id, units);
+    crash_point("key_charged");
     if (error != 0) {
       made = keys_.take(id);
     }
@@ -133,6 +142,7 @@ int key_answers::attach(const key_caller& from, const message& asked, message& s
   const segment* found = nullptr;
   const int error = keys_.attach(from.id, asked.numbers[0], rights, from.who, &found);
   if (error == 0) {
+    crash_point("key_attached");
     put(said, {found->bytes, found->physical});
     sent = (rights & key_rights::again) == 0 ? found->chunk.number() : -1;
   }
@@ -161,6 +171,7 @@ void key_answers::leave(client_id client) noexcept {
 void key_answers::settle() noexcept {
   for (segment dropped; keys_.take_dropped(dropped); dropped = segment()) {
     charged_.give_back(dropped.vgpu, dropped.physical / account_unit);
+    crash_point("key_given_back");
     closer_.close(std::move(dropped.chunk));
   }
 }

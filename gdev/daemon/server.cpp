@@ -17,6 +17,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/crash_point.hpp"
 #include "daemon/connection.hpp"
 #include "protocol/envelope.hpp"
 
@@ -65,6 +66,7 @@ server::server(std::string path) : path_(std::move(path)) {
   if (flock(lock_.number(), LOCK_EX | LOCK_NB) != 0) {
     fail(path_, errno == EWOULDBLOCK ? EBUSY : errno);
   }
+  crash_point("lock_taken");
   struct stat left{};
   if (lstat(path_.c_str(), &left) == 0) {
     // Of an earlier daemon; the lock says that it is gone. Nothing else is removed.
@@ -74,12 +76,15 @@ server::server(std::string path) : path_(std::move(path)) {
     unlink(path_.c_str());
   }
   listener_ = take(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket");
+  crash_point("old_socket_removed");
   load();
+  crash_point("state_loaded");
   if (bind(listener_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       chmod(path_.c_str(), 0666) != 0 ||  // rights are decided by who asks
       listen(listener_.number(), SOMAXCONN) != 0) {
     fail(path_);
   }
+  crash_point("listening");
   sigset_t ending;
   sigemptyset(&ending);
   sigaddset(&ending, SIGTERM);
@@ -180,6 +185,7 @@ void server::accept_some() {
       continue;  // the kernel has no memory for it
     }
     connections_[made->id] = std::move(made);
+    crash_point("accepted");
   }
 }
 
@@ -204,6 +210,7 @@ void server::send_signals() {
     if (const auto found = connections_.find(id);
         found != connections_.end() && found->second->page != nullptr) {
       found->second->page->signal();
+      crash_point("signalled");
     }
   }
 }
@@ -215,12 +222,16 @@ void server::close(std::uint64_t id) {
     observations_.leave(id, daemon_counts(id));
   }
   turns_.leave(id, now());
+  crash_point("turns_left");
   accounts_.leave(id);
+  crash_point("accounts_left");
   keys_.leave(id);
+  crash_point("keys_left");
   if (was_client) {
     note_clients(!accounts_.clients().empty());
   }
   connections_.erase(id);  // closes what epoll watched
+  crash_point("client_removed");
 }
 
 void server::receive(connection& from) {
@@ -242,6 +253,7 @@ void server::receive(connection& from) {
     return;
   }
   file_descriptor given = letter.take();
+  crash_point("message_received");
   message said;
   int file = -1;  // that is sent with the answer
   if (asked.version != protocol_version) {
@@ -263,6 +275,7 @@ void server::receive(connection& from) {
   } else {
     is_sent = send(envelope<0>(said).header());
   }
+  crash_point("answer_sent");
   if (!is_sent) {
     close(from.id);
   }

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "base/saturating.hpp"
 
 namespace gdev {
@@ -333,6 +334,7 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   one.reserved = 0;
   one.now = phase::leaving;
   one.since_ns = now;
+  crash_point("leaving");
   one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
   order(one, order_out | order_report);
 }
@@ -401,6 +403,7 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
 void turns::give_room(client& one, std::uint64_t units) {
   one.room = units;
   one.page->room.store(static_cast<std::uint32_t>(units), std::memory_order_relaxed);
+  crash_point("room_given");
   order(one, 0);
   signals_.insert(one.id);
 }
@@ -441,6 +444,7 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
     }
     first.reserved += needed;
     first.reserved_ns = now;
+    crash_point("room_reserved");
     first.since_ns = now;  // others may have left for it: its turn begins
     dequeue(first, now);
     signals_.insert(first.id);

@@ -19,6 +19,7 @@
 #include <new>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
@@ -146,10 +147,12 @@ int connect_to_daemon() noexcept {
   if (error == 0) {
     error = daemon_link.exchange(said, -1, files);
   }
+  crash_point("hello_answered");
   if (error == 0) {
     error = said.error != 0 ? said.error : files[1] < 0 ? EPROTO : map_page(files[0]);
   }
   if (error == 0) {
+    crash_point("page_mapped");
     known = {said.numbers[0], mine.charged(), known.most};
     signals.take(std::exchange(files[1], -1));
   }
@@ -164,12 +167,15 @@ int connect_to_daemon() noexcept {
     static_cast<void>(daemon_link.exchange(told, -1, none));
     close_all(none);
   }
-  attach_again([](message& asked) noexcept {
+  crash_point("hello_done");
+  const auto tells = [](message& asked) noexcept {
     daemon_connection::descriptors none{-1, -1};
     const int failed = daemon_link.exchange(asked, -1, none);
     close_all(none);
     return failed;
-  });
+  };
+  attach_again(tells);
+  hold_host_again(tells);
   return 0;
 }
 
@@ -238,6 +244,7 @@ int join_vgpu() noexcept {
     prepare_gate(wake_turn_service);
     start_turn_service();
     joined.store(true, std::memory_order_relaxed);
+    crash_point("joined");
     return 0;
   }
   std::array<char, 256> line{};
@@ -261,6 +268,7 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
   if (!daemon_link.is_hung_up()) {
     const std::lock_guard lock(state);
     if (use_grant(bytes)) {
+      crash_point("grant_used");
       return 0;
     }
   }
@@ -273,6 +281,7 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
         .kind = message_kind::want,
         .numbers = {bytes, seen.number, seen.total, seen.free, std::uint64_t{is_elsewhere}}};
     const int unanswered = ask(said);
+    crash_point("want_answered");
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
       known = {said.numbers[0], said.numbers[1], said.numbers[2]};
@@ -362,6 +371,7 @@ void free_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
   mine.note_change();
   // A grant for another GPU must not become one for this GPU.
   page->account.free(before - units_of(mine.bytes), is_elsewhere);
+  crash_point("grant_freed");
 }
 
 int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept {
@@ -385,6 +395,7 @@ int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept
   if (is_made && said.error == 0 && said.numbers[1] == 1) {
     // The daemon has taken them out of the page.
     const std::lock_guard state_lock(state);
+    crash_point("segment_charged");
     mine.bytes -= std::min(bytes, mine.bytes);
     mine.note_change();
   }

@@ -123,6 +123,8 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 [[nodiscard]] int ask_for_host_memory(std::uint64_t bytes) noexcept;
 /** The same, for so many bytes in files. */
 [[nodiscard]] int ask_for_swap_files(std::uint64_t bytes) noexcept;
+/** Of a client that comes back to a daemon: tells it what is held. `ask` returns an errno. */
+void hold_host_again(int (*ask)(message& asked) noexcept) noexcept;
 /** In a forked child: it holds nothing. */
 void forget_host_requests() noexcept;
 

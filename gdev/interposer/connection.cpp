@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/crash_point.hpp"
 #include "interposer/client.hpp"
 #include "interposer/deadline.hpp"
 #include "protocol/envelope.hpp"
@@ -137,6 +138,7 @@ int daemon_connection::exchange(message& said, int sent, descriptors& received) 
     return ENOTCONN;
   }
   const int error = send_message(socket_.number(), said, sent, deadline);
+  crash_point("message_sent");
   return error != 0 ? error : receive_message(socket_.number(), said, received, deadline);
 }
 

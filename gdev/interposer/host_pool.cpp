@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
 
@@ -70,6 +71,7 @@ std::size_t host_pool::add_segments(std::size_t count) {
   if (ask_for_host_memory((had + count) * segment_bytes) != 0) {
     return 0;
   }
+  crash_point("host_asked");
   std::vector<std::byte*> made(count);
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
@@ -90,6 +92,7 @@ std::size_t host_pool::add_segments(std::size_t count) {
   for (std::thread& one : helpers) {
     one.join();
   }
+  crash_point("segments_mapped");
   std::size_t added = 0;
   for (std::byte* const segment : made) {
     if (segment != nullptr) {
@@ -100,6 +103,10 @@ std::size_t host_pool::add_segments(std::size_t count) {
       free_bytes_ += segment_bytes;
       ++added;
     }
+  }
+  crash_point("segments_pinned");
+  if (added < count) {
+    static_cast<void>(ask_for_host_memory((had + added) * segment_bytes));
   }
   return added;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/crash_point.hpp"
 #include "base/endless.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
@@ -187,6 +188,7 @@ import made;
   if (result != CUDA_SUCCESS) {
     return result;
   }
+  crash_point("import_mapped");
   made.opened = 1;
   if (const CUdeviceptr found = open_again(which, made.context); found != 0) {
     unmap(mapped, made, mapped + made.size);  // another thread was faster
@@ -245,7 +247,9 @@ CUresult close_handle(CUdeviceptr address) noexcept {
   }
   if (left == 0) {
     const submission in_turn(work::other);
+    crash_point("import_closing");
     end_closed();
+    crash_point("import_closed");
   }
   return CUDA_SUCCESS;
 }

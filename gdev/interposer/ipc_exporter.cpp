@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/crash_point.hpp"
 #include "base/endless.hpp"
 #include "base/file_descriptor.hpp"
 #include "interposer/client.hpp"
@@ -129,6 +130,7 @@ bool accept_peer() noexcept {
   place->file.close();
   place->file.take(fcntl(made.number(), F_DUPFD_CLOEXEC, 0));
   place->deadline = steady_clock::now() + answer_timeout;
+  crash_point("peer_accepted");
   return true;
 }
 
@@ -198,7 +200,9 @@ bool answer(int file) noexcept {
   }
   ipc_answer said;
   const std::vector<file_descriptor> files = collect(asked, said);
+  crash_point("chunks_exported");
   int error = send_answer(file, said, files);
+  crash_point("chunks_sent");
   if (error == ETOOMANYREFS) {  // too many are on their way already
     said = {};
     said.error = EAGAIN;
@@ -288,6 +292,7 @@ bool start() noexcept {
     pthread_setname_np(thread, "gdev-ipc");
     pthread_detach(thread);
     own.is_started = true;
+    crash_point("exporter_started");
   } else {
     listener.close();
   }
@@ -332,11 +337,13 @@ CUresult export_memory(CUdeviceptr base, std::size_t bytes, ipc_handle& made) no
       added->id = table().next_id++;
       table().all[added->id] = added;
     }
+    crash_point("chunks_retained");
     kept = swappable().keep(base, added);
   }
   if (kept == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;  // freed by another thread
   }
+  crash_point("export_kept");
   made = {};
   made.id = static_cast<const exported_memory*>(kept.get())->id;
   made.bytes = bytes;

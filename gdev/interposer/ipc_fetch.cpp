@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/uncancelled.hpp"
 #include "interposer/client.hpp"
@@ -120,6 +121,7 @@ CUresult fetch(const ipc_handle& which, std::vector<imported_chunk>& made) noexc
     if (files.empty() || made.size() + files.size() > said.chunks) {
       return CUDA_ERROR_MAP_FAILED;
     }
+    crash_point("chunks_received");
     chunks = said.chunks;
     for (std::size_t i = 0; i < files.size(); ++i) {
       CUmemGenericAllocationHandle handle = 0;
@@ -133,6 +135,7 @@ CUresult fetch(const ipc_handle& which, std::vector<imported_chunk>& made) noexc
       made.push_back({handle, said.bytes[i]});
     }
   }
+  crash_point("chunks_imported");
   return CUDA_SUCCESS;
 }
 

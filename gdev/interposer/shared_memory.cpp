@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/crash_point.hpp"
 #include "base/endless.hpp"
 #include "gdev/shared_memory.h"
 #include "interposer/client.hpp"
@@ -138,6 +139,7 @@ CUresult make_chunk(std::size_t bytes, CUdevice device, file_descriptor& made) n
   if (result != CUDA_SUCCESS) {
     return result;
   }
+  crash_point("segment_made");
   result = clear(chunk, bytes, device);
   if (result == CUDA_SUCCESS) {
     int file = -1;
@@ -145,6 +147,7 @@ CUresult make_chunk(std::size_t bytes, CUdevice device, file_descriptor& made) n
     result =
         call_driver<CUresult>(id_cuMemExportToShareableHandle, place, chunk, by_descriptor, 0ULL);
     made = file_descriptor(file);
+    crash_point("segment_exported");
   }
   release(chunk);
   return result;
@@ -187,6 +190,7 @@ int make_segment(message asked) noexcept {
     asked.numbers[3] = physical;
     file_descriptor none;
     error = ask_for_segment(asked, chunk.number(), none);
+    crash_point("segment_sent");
   }
   if (error != 0 || asked.numbers[1] == 0) {
     chunk = file_descriptor();
@@ -217,9 +221,11 @@ void undo(CUdeviceptr address, const attachment& one) noexcept {
     static_cast<void>(call_driver<CUresult>(id_cuCtxSynchronize));
     unmap(address, one.bytes);
   }
+  crash_point("segment_unmapped");
   // A daemon that does not know of it has lost it, with all segments.
   message said = about(message_kind::key_detach, one.id);
   static_cast<void>(ask(said));
+  crash_point("segment_detached");
 }
 
 std::uint64_t rights_for(bool may_write) noexcept {
@@ -233,6 +239,7 @@ int attach(int id, CUdeviceptr& address, bool may_write) noexcept {
   if (const int error = ask_for_segment(said, -1, file); error != 0) {
     return -error;
   }
+  crash_point("segment_received");
   attachment made{static_cast<std::uint64_t>(id), said.numbers[1], nullptr, may_write};
   place here;
   int error = find_place(here);
@@ -245,6 +252,7 @@ int attach(int id, CUdeviceptr& address, bool may_write) noexcept {
     CUresult result =
         call_driver<CUresult>(id_cuMemImportFromShareableHandle, &chunk, number, by_descriptor);
     if (result == CUDA_SUCCESS) {
+      crash_point("segment_imported");
       result = map(chunk, made.bytes, here.device, may_write, address);
       release(chunk);
     }
@@ -257,6 +265,7 @@ int attach(int id, CUdeviceptr& address, bool may_write) noexcept {
   }
   const std::lock_guard lock(table().mutex);
   table().all[address] = made;
+  crash_point("segment_attached");
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/crash_point.hpp"
 #include "interposer/client.hpp"
 
 namespace gdev {
@@ -47,6 +48,7 @@ bool swap_file::open() {
   is_impossible_ = made < 0;
   if (made >= 0) {
     file_.take(made);
+    crash_point("file_opened");
   }
   return made >= 0;
 }
@@ -64,10 +66,16 @@ std::int64_t swap_file::take(std::size_t bytes) {
     }
   }
   const auto size = static_cast<std::int64_t>(bytes);
-  if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0 ||
-      posix_fallocate(file_.number(), end_, size) != 0) {
+  if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0) {
     return none;
   }
+  if (posix_fallocate(file_.number(), end_, size) != 0) {
+    // The disk is full: neither a part of this stays, nor its place in what files may have.
+    static_cast<void>(!ftruncate(file_.number(), end_));
+    static_cast<void>(ask_for_swap_files(static_cast<std::uint64_t>(end_)));
+    return none;
+  }
+  crash_point("file_allocated");
   end_ += size;
   return end_ - size;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
@@ -207,6 +208,7 @@ void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
     const bool is_done =
         one.is_right && call_driver<CUresult>(id_cuEventSynchronize, one.done) == CUDA_SUCCESS;
     call_driver<CUresult>(id_cuEventDestroy_v2, one.done);
+    crash_point("batch_copied");
     if (!is_done) {
       copy_again(all, begin, one.end);
     }
@@ -214,8 +216,10 @@ void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
       resident_ -= all[begin].which->handle != 0 ? all[begin].which->bytes : 0;
       release_chunk(all[begin].address, *all[begin].which);
     }
+    crash_point("batch_released");
     publish_memory(size_, resident_);
     progress(resident_);
+    crash_point("batch_told");
   }
 }
 
@@ -310,6 +314,7 @@ int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t&
     if (files_.write(part->file, staging_, part->bytes) != 0) {
       return EIO;
     }
+    crash_point("file_written");
     copied += part->bytes;
   }
   return 0;
@@ -334,6 +339,7 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
   if (!find_places(all)) {
     return {ENOMEM, 0, 0};
   }
+  crash_point("places_found");
   move_result result;
   stopwatch watch;
   result.error = write_files(all, result.bytes);
@@ -382,6 +388,7 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     }
     resident_ += part->bytes;
     publish_memory(size_, resident_);
+    crash_point("chunk_entered");
     bool is_right = true;
     if (part->copy != nullptr) {
       is_right = call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address,
@@ -390,6 +397,7 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
       used.insert(of->context);
     } else if (part->file != swap_file::none) {
       is_right = read_file(one);
+      crash_point("file_read");
     }
     if (!is_right) {
       note_failure(of->context);
@@ -402,6 +410,7 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
       note_failure(context);
     }
   }
+  crash_point("moved_in");
   watch.stop();
   result.ns = watch.ns();
   writes_then_ = writes();

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/crash_point.hpp"
 #include "base/endless.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
@@ -136,20 +137,24 @@ CUresult swappable_memory::make_chunk(CUdeviceptr address, chunk& made, CUdevice
   if (result != CUDA_SUCCESS) {
     return result;
   }
+  crash_point("chunk_made");
   result = call_driver<CUresult>(id_cuMemMap, address, made.bytes, std::size_t{0}, handle, 0ULL);
   if (result != CUDA_SUCCESS) {
     call_driver<CUresult>(id_cuMemRelease, handle);
     return result;
   }
   made.handle = handle;
+  crash_point("chunk_mapped");
   return CUDA_SUCCESS;
 }
 
 void swappable_memory::release_chunk(CUdeviceptr address, chunk& gone) {
   if (gone.handle != 0) {
     call_driver<CUresult>(id_cuMemUnmap, address, gone.bytes);
+    crash_point("chunk_unmapped");
     call_driver<CUresult>(id_cuMemRelease, gone.handle);
     gone.handle = 0;
+    crash_point("chunk_released");
   }
 }
 
@@ -170,6 +175,7 @@ void swappable_memory::unmake(CUdeviceptr address, range& gone) {
     give_place(one);
     at += one.bytes;
   }
+  crash_point("range_unmade");
   call_driver<CUresult>(id_cuMemAddressFree, address, gone.size);
 }
 
@@ -194,6 +200,7 @@ CUresult swappable_memory::allocate(CUdeviceptr* address, std::size_t bytes,
   if (result != CUDA_SUCCESS) {
     return result;
   }
+  crash_point("range_reserved");
   for (std::size_t at = 0; at < made.size && result == CUDA_SUCCESS;) {
     chunk& one = made.chunks.emplace_back();
     one.bytes = std::min(chunk_bytes, made.size - at);
@@ -209,11 +216,14 @@ CUresult swappable_memory::allocate(CUdeviceptr* address, std::size_t bytes,
     unmake(base, made);
     return result;
   }
+  crash_point("range_accessed");
   note_size(made.size, true);
+  crash_point("range_counted");
   const std::lock_guard lock(mutex_);
   contexts_.insert(made.context);
   ranges_[base] = std::move(made);
   *address = base;
+  crash_point("range_published");
   return CUDA_SUCCESS;
 }
 
@@ -250,6 +260,7 @@ void swappable_memory::free_deferred() {
     const driver_scope scope(one.context);
     call_driver<CUresult>(id_cuCtxSynchronize);
     unmake(address, one);
+    crash_point("range_freed");
     note_size(one.is_wired ? 0 : one.size, false);
   }
 }

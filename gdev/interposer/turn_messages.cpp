@@ -30,6 +30,13 @@ int ask_for_host(std::uint64_t in_memory, std::uint64_t in_files) noexcept {
 
 int ask_for_host_memory(std::uint64_t bytes) noexcept { return ask_for_host(bytes, file_bytes); }
 
+void hold_host_again(int (*ask)(message& asked) noexcept) noexcept {
+  message said{.kind = message_kind::host, .numbers = {host_bytes, file_bytes}};
+  if (host_bytes != 0 || file_bytes != 0) {
+    static_cast<void>(ask(said));  // an error: it gets no more, and keeps what it has
+  }
+}
+
 void forget_host_requests() noexcept {
   host_bytes = 0;
   file_bytes = 0;

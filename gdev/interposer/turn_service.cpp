@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/crash_point.hpp"
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
@@ -38,6 +39,8 @@ constexpr milliseconds open_between{20};
 constexpr milliseconds idle_after{40};
 /** How often a client without a daemon looks for one. */
 constexpr milliseconds look_for_daemon{500};
+/** How often a client that waits for room reports the GPU: others free it without a message. */
+constexpr milliseconds report_interval{1000};
 /** How long a client waits before it asks a full GPU again. */
 constexpr milliseconds full_pause{10};
 /** Progress is told in steps of so many bytes. */
@@ -81,6 +84,8 @@ class turn_service {
     } else if (!is_off_ && may_leave_soon()) {
       most = is_contended() ? idle_after : most;
       most = is_unprepared() ? milliseconds{0} : most;
+    } else if (is_off_ && has_waiting_submissions()) {
+      most = report_interval;
     }
     if (!is_off_ && retry_at_ != steady_clock::time_point{}) {
       const auto left = std::chrono::ceil<milliseconds>(retry_at_ - steady_clock::now());
@@ -168,10 +173,12 @@ class turn_service {
   void leave() {
     set_off_gpu(true);
     close_gate(all_queues);
+    crash_point("gate_closed");
     const steady_clock::time_point deadline = steady_clock::now() + patience_;
     const bool is_drained =
         wait_for_submissions(deadline) && !has_captures() && swappable().drain(deadline);
     int error = is_drained ? 0 : EBUSY;
+    crash_point("drained");
     if (error == 0) {
       std::uint64_t told = ~std::uint64_t{0};
       const move_result moved = swappable().move_out([&](std::uint64_t left) {
@@ -182,11 +189,13 @@ class turn_service {
       });
       error = moved.error;
       if (error == 0) {
+        crash_point("moved_out");
         is_off_ = true;
         has_asked_ = false;
         retry_at_ = {};
         patience_ = first_patience;
         tell_turn(turn_event::left, moved.bytes, moved.ns);
+        crash_point("left_told");
         step_off();
         return;
       }
@@ -195,6 +204,7 @@ class turn_service {
     set_off_gpu(false);
     open_gate();
     tell_turn(turn_event::stays, static_cast<std::uint64_t>(error));
+    crash_point("stays_told");
     retry_at_ = steady_clock::now() + open_between;
     patience_ = std::min(2 * patience_, longest_patience);
   }
@@ -216,9 +226,21 @@ class turn_service {
       enter();
     } else if (has_waiting_submissions() && !has_asked_) {
       has_asked_ = tell_turn(turn_event::waits) == 0;
+      crash_point("waits_told");
       if ((read_turn().order & order_out) == 0) {
         enter();
       }
+    } else if (has_asked_ && !is_lost) {
+      report_sometimes();
+    }
+  }
+
+  /** Reports what is free on the GPU, unless it just did: the daemon's last report may be old. */
+  void report_sometimes() {
+    const steady_clock::time_point now = steady_clock::now();
+    if (now - reported_at_ >= report_interval) {
+      reported_at_ = now;
+      swappable().report_gpu();
     }
   }
 
@@ -245,6 +267,7 @@ class turn_service {
         error = tell_turn(turn_event::entered, moved.bytes, moved.ns);
       }
       is_in = error == 0 || error == ENOTCONN;
+      crash_point("entered_told");
     }
     has_asked_ = false;
     if (!is_in) {
@@ -257,6 +280,7 @@ class turn_service {
     is_off_ = false;
     seen_ = 0;
     open_gate();
+    crash_point("gate_opened");
   }
 
   void wait_for_signal() {
@@ -266,6 +290,7 @@ class turn_service {
     std::array<char, 64> text{};
     static_cast<void>(recv(file.fd, text.data(), text.size(), MSG_DONTWAIT));
     answer_question();
+    report_sometimes();
     if ((file.revents & (POLLHUP | POLLERR)) != 0) {
       poll(nullptr, 0, static_cast<int>(look_for_daemon.count() / 10));
       memory_facts unused;
@@ -280,6 +305,7 @@ class turn_service {
   milliseconds patience_ = first_patience;
   steady_clock::time_point retry_at_;  // it could not leave
   steady_clock::time_point lost_at_;   // the daemon
+  steady_clock::time_point reported_at_;
 };
 
 void* run_service(void* /*unused*/) {

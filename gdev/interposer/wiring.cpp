@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/crash_point.hpp"
 #include "interposer/client.hpp"
 #include "interposer/swappable_memory.hpp"
 
@@ -35,6 +36,7 @@ bool swappable_memory::wire(CUdeviceptr address) {
       return true;
     }
     found->is_wired = true;
+    crash_point("range_wired");
     // All of it is on the GPU, but in a broken context: the gate opens only when all is in.
     size_ -= found->size;
     resident_ -= std::min<std::uint64_t>(resident_, found->size);

@@ -76,16 +76,24 @@ class Daemon:
         self.socket = folder / "socket"
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
+    def launch(self, env: Mapping[str, str] | None = None) -> None:
+        """Starts it, and waits for nothing."""
         self.process = subprocess.Popen(
-            [BUILD / "programs" / "gdevd", self.socket], stderr=subprocess.PIPE, text=True
+            [self.gpu.programs / "gdevd", self.socket],
+            env=dict(os.environ) | dict(env or {}),
+            stderr=subprocess.PIPE,
+            text=True,
         )
+
+    def start(self) -> None:
+        self.launch()
         end = time.monotonic() + TIMEOUT_S
         while True:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as trial:
                 if trial.connect_ex(str(self.socket)) == 0:
                     return
-            assert self.process.poll() is None and time.monotonic() < end
+            assert self.process is not None and self.process.poll() is None
+            assert time.monotonic() < end
             time.sleep(0.005)
 
     def kill(self) -> None:
@@ -98,7 +106,7 @@ class Daemon:
         paths = [str(ROOT / "gdev" / "python"), str(ROOT / "python")]
         return self.gpu.environment(under_gdev=False) | {
             "PYTHONPATH": os.pathsep.join(paths),
-            "GDEV_PROGRAMS": str(BUILD / "programs"),
+            "GDEV_PROGRAMS": str(self.gpu.programs),
             "GDEV_SOCKET": str(self.socket),
             "GDEV_DRIVER": str(self.gpu.driver),
         }
@@ -129,8 +137,7 @@ class Daemon:
         """Starts one of the clients that take lines, in a virtual GPU."""
         environment = self.environment() | {
             "GDEV_VGPU": vgpu,
-            "LD_PRELOAD": str(self.gpu.interposer),
+            "LD_PRELOAD": self.gpu.preloaded,
             "KERNELS": str(self.gpu.kernels),
         }
-        environment |= dict(env or {})
-        return Program([str(BUILD / "tests" / name)], environment)
+        return Program([str(BUILD / "tests" / name)], environment | dict(env or {}))

@@ -1,6 +1,7 @@
 """Runs programs on a simulated GPU, with and without gdev.
 
-GDEV_TEST_BUILD names the build's folder of gdev.
+GDEV_TEST_BUILD names the build's folder of gdev; GDEV_TEST_PRELOAD a library that must come before
+gdev's.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Gpu:
 
     memory: Path
     bytes: int
+    programs: Path = BUILD / "programs"
+    """gdev's library and daemon."""
 
     @property
     def driver(self) -> Path:
@@ -32,7 +35,12 @@ class Gpu:
 
     @property
     def interposer(self) -> Path:
-        return BUILD / "programs" / "libcuda.so.1"
+        return self.programs / "libcuda.so.1"
+
+    @property
+    def preloaded(self) -> str:
+        """What programs under gdev are started with: a sanitizer's library must be the first."""
+        return f"{os.environ.get('GDEV_TEST_PRELOAD', '')} {self.interposer}".strip()
 
     @property
     def nvml(self) -> Path:
@@ -52,7 +60,7 @@ class Gpu:
             GDEV_NVML="/nonexistent",  # tests of overhead name the simulated one
         )
         if under_gdev:
-            chosen["LD_PRELOAD"] = str(self.interposer)
+            chosen["LD_PRELOAD"] = self.preloaded
         return chosen
 
     def run(

@@ -28,7 +28,11 @@ MIB = 1 << 20
 def connect(daemon: Daemon) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     made.settimeout(TIMEOUT_S)
-    made.connect(str(daemon.socket))
+    try:
+        made.connect(str(daemon.socket))
+    except OSError:
+        made.close()
+        raise
     return made
 
 

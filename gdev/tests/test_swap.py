@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program, seed_of_test
-from .simulated_gpu import TIMEOUT_S, Gpu
+from .simulated_gpu import BUILD, TIMEOUT_S, Gpu
 
 MIB = 1 << 20
 
@@ -234,6 +234,31 @@ def test_a_file_takes_what_the_host_has_no_room_for(
             b.does("fill", 0, 3 + value, 40 * MIB)
         used = {one.name for one in tmp_path.iterdir()}
         assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
+
+
+def test_memory_that_others_free_past_gdev_makes_room(shared: Daemon) -> None:
+    """All programs are off, so no request says that the GPU has more room than it had."""
+    environment = shared.gpu.environment(under_gdev=False)
+    with (
+        started(shared, "a", 40, 1) as a,
+        shared.program("b") as small,
+        Program([str(BUILD / "tests" / "memory")], environment) as stranger,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        shared.must("pause", str(a.process.pid))
+        end = time.monotonic() + TIMEOUT_S
+        while "off," not in state(shared)[a.process.pid]:
+            assert time.monotonic() < end
+        stranger.does("init")
+        stranger.does("alloc", 30 * MIB)
+        small.does("init")
+        small.does("alloc", 2 * MIB)  # which reports what is free
+        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+        shared.must("resume", str(a.process.pid))
+        time.sleep(0.3)
+        assert not waiting.done()
+        stranger.process.kill()
+        assert waiting.result(10) == [1]
 
 
 def test_a_write_that_waited_for_its_turn_is_kept(shared: Daemon) -> None:
