@@ -108,6 +108,10 @@ GDEV_EXPORT(cuDevicePrimaryCtxRetain, CUcontext* made, CUdevice /*device*/) {
 
 GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) { return CUDA_SUCCESS; }
 
+GDEV_EXPORT(cuDevicePrimaryCtxSetFlags, CUdevice /*device*/, unsigned /*flags*/) {
+  return CUDA_SUCCESS;
+}
+
 GDEV_EXPORT(cuDevicePrimaryCtxGetState, CUdevice /*device*/, unsigned* flags, int* is_active) {
   *flags = 0;
   *is_active = 1;
