@@ -77,6 +77,7 @@ def test_a_dataflow_ends_when_a_module_fails(shared: Daemon, gpu: Gpu) -> None:
     process = shared.gdev(*command)
     assert process.returncode == 2 and time.monotonic() - begin < TIMEOUT_S / 2
     assert "dataflow: gshmget: Cannot allocate memory" in process.stderr
+    assert len(shared.must("shm").splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class board {
     }
   }
 
-  /** The order that is valid. Written while no module works. */
+  /** The order that is valid. A module may read it when it may go. */
   [[nodiscard]] order& current() const { return head_->current; }
   /** Posted by each module that has followed an order. */
   [[nodiscard]] semaphore& done() const { return head_->done; }

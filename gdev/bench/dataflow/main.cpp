@@ -41,6 +41,8 @@ namespace {
 
 constexpr double round_seconds = 0.3;
 constexpr std::size_t rounds_max = 30;
+// For modules to take away their keys, when one has failed.
+constexpr double give_up_seconds = 2;
 
 struct settings {
   std::string shape;
@@ -102,6 +104,7 @@ class processes {
       if (board_.done().wait_a_moment()) {
         --left;
       } else if (watch.seconds() > limit_) {
+        end(give_up_seconds);
         fail("the modules did not end a step within the limit");
       } else {
         check_children();
@@ -110,20 +113,21 @@ class processes {
     return watch.seconds();
   }
 
-  /** Lets all end. */
-  void end() {
+  /** Lets all end. Returns whether they did in time. */
+  bool end(double limit_seconds) {
     order last;
     last.what = step::end;
     give(last);
     const stopwatch watch;
     for (const pid_t one : children_) {
       while (waitpid(one, nullptr, WNOHANG) == 0) {
-        if (watch.seconds() > limit_) {
-          fail("a module did not end within the limit");
+        if (watch.seconds() > limit_seconds) {
+          return false;
         }
         usleep(1000);
       }
     }
+    return true;
   }
 
  private:
@@ -138,6 +142,7 @@ class processes {
     if (waitpid(-1, &status, WNOHANG) <= 0) {
       return;
     }
+    end(give_up_seconds);
     if (WIFSIGNALED(status)) {
       fail("a module was killed by signal " + std::to_string(WTERMSIG(status)));
     }
@@ -172,7 +177,9 @@ class experiment {
         }
       }
     }
-    processes_.end();
+    if (!processes_.end(static_cast<double>(chosen_.limit))) {
+      fail("a module did not end within the limit");
+    }
     return all_right_;
   }
 

@@ -27,6 +27,15 @@ int check_key(int result, const char* what) {
   return result;
 }
 
+/** The segments that this process has found or made. Their keys go when it ends. */
+std::vector<int> with_keys;
+
+void remove_keys() {
+  for (const int id : with_keys) {
+    static_cast<void>(gshmctl(id, IPC_RMID, nullptr));  // most have none any more
+  }
+}
+
 /** A matrix in device memory. */
 class matrix {
  public:
@@ -40,6 +49,7 @@ class matrix {
   static matrix shared(std::int64_t key, std::size_t bytes) {
     matrix made;
     made.id_ = check_key(gshmget(key, bytes, IPC_CREAT | 0600), "gshmget");
+    with_keys.push_back(made.id_);
     check_key(gshmat(made.id_, &made.address_, 0), "gshmat");
     return made;
   }
@@ -84,6 +94,9 @@ class worker {
   void start() {
     CUcontext context = nullptr;
     check(cuInit(0), "cuInit");
+    if (std::atexit(remove_keys) != 0) {
+      fail("atexit: out of memory");
+    }
     // More modules than processors may wait at once: they sleep.
     check(cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_BLOCKING_SYNC), "cuDevicePrimaryCtxSetFlags");
     check(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
@@ -180,6 +193,7 @@ class worker {
     pinned_.clear();
     for (const matrix& one : inputs_) one.release();
     result_.release();
+    with_keys.clear();
   }
 
   const node& self_;
@@ -201,7 +215,7 @@ void run_module(const graph& flow, std::size_t number, const board& shared,
   worker self(flow, number, shared, kernels);
   while (true) {
     shared.of(number).go.wait();
-    const order& now = shared.current();
+    const order now = shared.current();
     self.follow(now);
     if (now.what == step::end) {
       return;
