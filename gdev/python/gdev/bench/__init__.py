@@ -68,7 +68,7 @@ def micro_command(
 @app.command("copies")
 def copies_command(
     most: Annotated[str, typer.Option(help="The largest copy.")] = "512MiB",
-    runs: Runs = 4,
+    runs: Runs = 2,
     vgpu: VgpuName = "default",
     json_file: Json = None,
 ) -> None:
@@ -132,7 +132,7 @@ def dataflow_command(
     first: Annotated[int, typer.Option(min=32, help="Rows of the smallest matrices.")] = 256,
     depth: Annotated[int, typer.Option(min=1, max=8, help="Modules from first to last.")] = 6,
     width: Annotated[int, typer.Option(min=2, max=32, help="The rectangle's width.")] = 10,
-    runs: Runs = 2,
+    runs: Runs = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Least rounds of a run.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Of the matrices.")] = 1,
     vgpu: VgpuName = "default",
