@@ -2,12 +2,13 @@
  * Figures 3 to 5 of Gdev (ATC 2012), the copies between host and device: copies [--most BYTES]
  *
  * Prints lines of JSON. "test" is
- * - "size": one copy of 4 KiB to 256 MiB, from and to pageable and pinned memory (figure 5);
- * - "chunk": a large copy in chunks through two pinned buffers, so that the processor copies one
- *   chunk while the GPU copies the other (figure 3);
+ * - "size": one copy of 4 KiB and more, from and to pageable and pinned memory (figure 5);
+ * - "chunk": a large copy, and one of half its size, in chunks through two pinned buffers, so that
+ *   the processor copies one chunk while the GPU copies the other (figure 3);
  * - "small": one copy of 16 B to 64 KiB (figure 4). The figure compares the processor's own loads
  *   and stores in the GPU's memory with DMA. A stock driver maps no memory of cudaMalloc() into
- *   programs, so only the latency of cudaMemcpy() is measured, which chooses by itself.
+ *   programs. So what is compared with DMA are the loads and stores of a kernel in pinned host
+ *   memory ("kernel"), and the driver's copy of pageable memory, for which it chooses by itself.
  *
  * "seconds" is the median of repeats. "right": the bytes that arrived were those that were sent.
  * --most limits the sizes.
@@ -23,14 +24,23 @@ constexpr std::size_t kibibyte = 1024;
 constexpr std::size_t mebibyte = 1024 * kibibyte;
 
 enum class direction : bool { to_device, to_host };
+enum class method { pageable, pinned, kernel };
+
+const char* name_of(method by) {
+  switch (by) {
+    case method::pageable: return "pageable";
+    case method::pinned: return "pinned";
+    default: return "kernel";
+  }
+}
 
 bool all_right = true;
 
 /** Measures copies of one kind, between host memory that it owns and the device. */
 class experiment {
  public:
-  experiment(std::size_t bytes, bool is_pinned)
-      : is_pinned_(is_pinned), host_(bytes, is_pinned), device_(bytes),
+  experiment(std::size_t bytes, method by)
+      : by_(by), host_(bytes, by != method::pageable), device_(bytes),
         expected_(divide_up(bytes, sizeof(std::uint64_t))) {}
 
   /**
@@ -55,9 +65,8 @@ class experiment {
     std::printf(
         "{\"test\": \"%s\", \"direction\": \"%s\", \"memory\": \"%s\", \"bytes\": %zu, "
         "%s\"seconds\": %.9f, \"right\": %s}\n",
-        test, way == direction::to_device ? "to_device" : "to_host",
-        is_pinned_ ? "pinned" : "pageable", bytes, more.c_str(), seconds[seconds.size() / 2],
-        is_right ? "true" : "false");
+        test, way == direction::to_device ? "to_device" : "to_host", name_of(by_), bytes,
+        more.c_str(), seconds[seconds.size() / 2], is_right ? "true" : "false");
     std::fflush(stdout);
   }
 
@@ -86,7 +95,7 @@ class experiment {
     return std::memcmp(found, expected_.data(), bytes) == 0;
   }
 
-  bool is_pinned_;
+  method by_;
   host_memory host_;
   device_array<char> device_;
   std::vector<std::uint64_t> expected_;
@@ -105,18 +114,38 @@ void copy_at_once(direction way, void* host, void* device, std::size_t bytes) {
   }
 }
 
-/** Measures copies of `first` bytes, `factor` times as many, and so on, up to `last`. */
-void measure_sizes(const char* test, std::size_t first, std::size_t last, std::size_t factor) {
+using word = uint4;
+
+__global__ void copy_words(const word* from, word* to, std::size_t count) {
+  const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) {
+    to[i] = from[i];
+  }
+}
+
+/** Copies by loads and stores of a kernel. bytes: a multiple of a word's. */
+void copy_by_kernel(direction way, void* host, void* device, std::size_t bytes) {
+  const void* const from = way == direction::to_device ? host : device;
+  void* const to = way == direction::to_device ? device : host;
+  const std::size_t count = bytes / sizeof(word);
+  copy_words<<<divide_up(count, 256), 256>>>(static_cast<const word*>(from), static_cast<word*>(to),
+                                             count);
+  check_launch();
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+/** Measures copies of `first` bytes, four times as many, and so on, up to `last`. */
+void measure_sizes(const char* test, method by, std::size_t first, std::size_t last) {
   if (first > last) {
     return;
   }
-  for (const bool is_pinned : {false, true}) {
-    experiment made(last, is_pinned);
-    for (const direction way : both_ways) {
-      for (std::size_t bytes = first; bytes <= last; bytes *= factor) {
-        made.measure(test, way, bytes, "",
-                     [&](void* host, void* device) { copy_at_once(way, host, device, bytes); });
-      }
+  experiment made(last, by);
+  for (const direction way : both_ways) {
+    for (std::size_t bytes = first; bytes <= last; bytes *= 4) {
+      made.measure(test, way, bytes, "", [&](void* host, void* device) {
+        by == method::kernel ? copy_by_kernel(way, host, device, bytes)
+                             : copy_at_once(way, host, device, bytes);
+      });
     }
   }
 }
@@ -182,7 +211,7 @@ class bounce_buffers {
 };
 
 void measure_chunks(std::size_t bytes) {
-  experiment made(bytes, false);
+  experiment made(bytes, method::pageable);
   for (std::size_t chunk = 16 * kibibyte; chunk <= std::min(bytes, 64 * mebibyte); chunk *= 4) {
     bounce_buffers buffers(chunk);
     for (const direction way : both_ways) {
@@ -205,10 +234,17 @@ void measure_chunks(std::size_t bytes) {
 int main(int argc, char** argv) {
   using namespace gdev_bench;
   arguments given(argc, argv);
-  const std::size_t most = given.number("--most", 256 * mebibyte);
+  const std::size_t most = given.number("--most", 512 * mebibyte);
   given.finish();
-  measure_chunks(std::max(most, 16 * kibibyte) & -kibibyte);
-  measure_sizes("small", 16, std::min(most, 64 * kibibyte), 4);
-  measure_sizes("size", 4 * kibibyte, std::min(most, 256 * mebibyte), 4);
+  if (most < 64 * kibibyte) {
+    fail("--most: 65536 at least is needed");
+  }
+  for (const std::size_t bytes : {most / 2, most}) measure_chunks(bytes / kibibyte * kibibyte);
+  for (const method by : {method::pageable, method::pinned, method::kernel}) {
+    measure_sizes("small", by, 16, 64 * kibibyte);
+  }
+  for (const method by : {method::pageable, method::pinned}) {
+    measure_sizes("size", by, 4 * kibibyte, most);
+  }
   return all_right ? 0 : wrong_result;
 }

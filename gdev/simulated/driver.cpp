@@ -137,6 +137,10 @@ GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) {
   return CUDA_SUCCESS;
 }
 
+GDEV_EXPORT(cuDevicePrimaryCtxSetFlags, CUdevice /*device*/, unsigned /*flags*/) {
+  return CUDA_SUCCESS;
+}
+
 GDEV_EXPORT(cuDevicePrimaryCtxGetState, CUdevice /*device*/, unsigned* flags, int* is_active) {
   const std::lock_guard lock(primary().mutex);
   *flags = 0;

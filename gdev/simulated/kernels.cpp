@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <numeric>
 
-// Each does what the kernel of the same name does in tests/kernels.cu.
+// Each does what the kernel of the same name does: in tests/kernels.cu, or
+// bench/dataflow/kernels.cu.
 namespace gdev::simulated {
 
 namespace {
@@ -14,7 +15,7 @@ namespace {
 struct named_kernel {
   std::string_view name;
   kernel run;
-  std::array<unsigned char, 5> sizes;
+  std::array<unsigned char, 6> sizes;
 };
 
 template <typename Value>
@@ -48,11 +49,36 @@ void spin(void** parameters) {
   }
 }
 
-constexpr std::array<named_kernel, 4> kernels{{
+void matrix_add(void** parameters) {
+  const auto* const a = parameter<const std::uint32_t*>(parameters, 0);
+  const auto* const b = parameter<const std::uint32_t*>(parameters, 1);
+  const auto side = parameter<std::uint64_t>(parameters, 3);
+  const auto salt = parameter<std::uint32_t>(parameters, 4);
+  std::transform(a, a + side * side, b, parameter<std::uint32_t*>(parameters, 2),
+                 [&](std::uint32_t one, std::uint32_t other) { return one + other + salt; });
+}
+
+void matrix_multiply(void** parameters) {
+  const auto* const a = parameter<const std::uint32_t*>(parameters, 0);
+  const auto* const b = parameter<const std::uint32_t*>(parameters, 1);
+  auto* const c = parameter<std::uint32_t*>(parameters, 2);
+  const auto side = parameter<std::uint64_t>(parameters, 3);
+  std::fill_n(c, side * side, parameter<std::uint32_t>(parameters, 4));
+  for (std::uint64_t row = 0; row < side; ++row) {
+    for (std::uint64_t k = 0; k < side; ++k) {
+      const std::uint32_t factor = a[row * side + k];
+      for (std::uint64_t i = 0; i < side; ++i) c[row * side + i] += factor * b[k * side + i];
+    }
+  }
+}
+
+constexpr std::array<named_kernel, 6> kernels{{
     {"gdev_fill", fill, {8, 8, 4}},
     {"gdev_add", add, {8, 8, 4}},
     {"gdev_sum", sum, {8, 8, 8}},
     {"gdev_spin", spin, {8}},
+    {"gdev_matrix_add", matrix_add, {8, 8, 8, 8, 4}},
+    {"gdev_matrix_multiply", matrix_multiply, {8, 8, 8, 8, 4}},
 }};
 
 }  // namespace

@@ -1,4 +1,4 @@
-/** Kernels of the simulated GPU: C++ that stands in for the entries of the tests' PTX, by name. */
+/** Kernels of the simulated GPU: C++ that stands in for the entries of PTX, by name. */
 #pragma once
 
 #include <string_view>

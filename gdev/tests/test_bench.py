@@ -24,7 +24,12 @@ with open(Path(__file__).with_suffix(".log"), "a") as log:
 """
 MICRO = """
 run = Path(__file__).with_suffix(".log").read_text().count("alone")
-seconds = [0.01 * run, 0.01 * run, 9.0] if not vgpu else [0.03, 0.03, 0.03]
+print(json.dumps({"ready": True}), flush=True)
+seconds = []
+for line in sys.stdin:
+    # Each third repeat is disturbed, which no median shows.
+    seconds.append(9.0 if len(seconds) % 3 == 2 else 0.03 if vgpu else 0.01 * run)
+    print(json.dumps({"seconds": seconds[-1]}), flush=True)
 print(json.dumps({"program": sys.argv[1], "size": 7, "bytes": 9, "right": True,
                   "seconds": seconds}))
 """
@@ -34,8 +39,17 @@ if sys.argv[1] == "CPY":
     print("micro: cudaMalloc: out of memory", file=sys.stderr)
     sys.exit(2)
 wrong = sys.argv[1] == "MADD" and vgpu != ""
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"seconds": 0.002}), flush=True)
+    if sys.argv[1] == "BP":
+        sys.exit(0)
 print(json.dumps({"program": sys.argv[1], "right": not wrong, "seconds": [0.002]}))
 sys.exit(1 if wrong else 0)
+"""
+STAMP = """
+    with open(os.environ["STAMPS"], "a") as stamps:
+        print("gdev" if vgpu else "alone", file=stamps)
 """
 COPIES = """
 def line(test, direction, seconds, **more):
@@ -45,6 +59,10 @@ for direction, best in (("to_device", 65536), ("to_host", 262144)):
     for chunk in (16384, 65536, 262144):
         line("chunk", direction, 0.001 if chunk == best else 0.002, chunk=chunk)
     line("small", direction, 0.000004)
+    for size in (16, 1024, 4096, 16384):
+        line("small", direction, 0.000004, bytes=size)
+        time = 0.000003 if size <= (4096 if direction == "to_device" else 16) else 0.000005
+        line("small", direction, time, bytes=size, memory="kernel")
     line("size", direction, 0.0001048576)
 """
 SEARCH = """
@@ -106,10 +124,25 @@ def test_micro_prints_medians_and_the_papers_figure(bench: Bench) -> None:
     process = bench("micro", "loop", "PINCPY", "--runs", "3", "--repeats", "4")
     assert (process.returncode, process.stderr) == (0, "")
     rows = rows_of(process.stdout)
-    # Runs of 10, 20 and 30 ms; the long repeat of each is no median.
-    assert rows[-2] == "LOOP 20.00 ms 30.00 ms 1.500 about 20 % slower"
-    assert rows[-1] == "PINCPY 50.00 ms 30.00 ms 0.600 little difference"
-    assert bench.log("micro")[:6] == ["alone LOOP --repeat 4", "default LOOP --repeat 4"] * 3
+    # Runs of 10, 20 and 30 ms alone: three times, 1.5 times and as long.
+    assert rows[-2].startswith("LOOP 20.00 ms 30.00 ms +65.1 % [+0.0, +200.0] ")
+    assert rows[-2].endswith("] about 20 % slower")
+    assert rows[-1].startswith("PINCPY 50.00 ms 30.00 ms -39.")
+    assert rows[-1].endswith("] little difference")
+    pair = ["alone LOOP --repeat 0", "default LOOP --repeat 0"]
+    assert bench.log("micro")[:6] == pair + pair[::-1] + pair
+
+
+def test_micro_repeats_both_kinds_in_turn(bench: Bench, tmp_path: Path) -> None:
+    bench.program("micro", MICRO.replace("seconds.append(", STAMP + "    seconds.append("))
+    stamps = tmp_path / "stamps"
+    process = bench("micro", "HS", "--runs", "1", "--repeats", "4", env={"STAMPS": str(stamps)})
+    assert process.returncode == 0, process.stderr
+    order = stamps.read_text().split()
+    block = ["alone", "gdev", "gdev", "alone", "gdev", "alone", "alone", "gdev"]
+    assert order[:8] == block
+    # Repeats of 10 ms are measured for 0.3 s, not only four blocks.
+    assert len(order) == 4 * 15
 
 
 def test_micro_runs_all_programs_in_the_virtual_gpu(bench: Bench) -> None:
@@ -119,24 +152,28 @@ def test_micro_runs_all_programs_in_the_virtual_gpu(bench: Bench) -> None:
     assert process.returncode == 0, process.stderr
     runs = [line.split()[:2] for line in bench.log("micro")]
     names = "LOOP MADD MMUL CPY PINCPY BP BFS HW HS LUD NN NW SRAD SRAD2"
+    names += " MALLOC1 MALLOC16 MALLOC256"
     assert runs == [[kind, name] for name in names.split(" ") for kind in ("alone", "a")]
 
 
 def test_faults_are_named_and_the_rest_is_measured(bench: Bench, tmp_path: Path) -> None:
     bench.program("micro", MICRO_WITH_FAULTS)
     file = tmp_path / "numbers.json"
-    process = bench("micro", "MADD", "CPY", "NW", "--runs", "2", "--json", str(file))
+    names = ("MADD", "CPY", "BP", "NW")
+    process = bench("micro", *names, "--runs", "2", "--json", str(file))
     assert process.returncode == 1
     assert process.stderr.splitlines() == [
         "gdev: MADD: gdev: wrong result",
         "gdev: CPY: alone: micro: cudaMalloc: out of memory",
+        "gdev: BP: alone: no result, exit status 0",
     ]
     rows = rows_of(process.stdout)
-    assert rows[-3:] == [
-        "MADD failed failed - -",
-        "CPY failed failed - -",
-        "NW 2.00 ms 2.00 ms 1.000 -",
+    assert rows[-4:-1] == [
+        "MADD failed failed - - -",
+        "CPY failed failed - - -",
+        "BP failed failed - - slower",
     ]
+    assert rows[-1].startswith("NW 2.00 ms 2.00 ms +0.0 % [+0.0, +0.0] ")
     assert [one["program"] for one in read(file)["summary"]] == ["NW"]
 
 
@@ -155,14 +192,18 @@ def test_the_file_has_all_numbers_and_the_machine(bench: Bench, tmp_path: Path) 
     gpu = {"name": "NVIDIA Test", "memory_bytes": 1 << 30, "driver": "580.1"}
     assert found["machine"]["gpus"] == [gpu] and found["machine"]["processor"]
     assert found["date"].startswith("20")
-    assert found["summary"] == [{"program": "HS", "alone": 0.015, "gdev": 0.03, "ratio": 2.0}]
+    (row,) = found["summary"]
+    assert (row["program"], row["alone"], row["gdev"]) == ("HS", 0.015, 0.03)
+    assert round(row["ratio"], 3) == 2.121 and row["low"] < 2 < 2.9 < row["high"]
+    # The whole process is more than its repeats, of which it only says that they were long.
+    assert 0 < row["process_alone"] < 9 and row["process_low"] <= row["process_ratio"]
     assert [(one["kind"], one["run"]) for one in found["runs"]] == [
         ("alone", 0),
         ("gdev", 0),
-        ("alone", 1),
         ("gdev", 1),
+        ("alone", 1),
     ]
-    assert found["runs"][0]["seconds"] == [0.01, 0.01, 9.0]
+    assert found["runs"][0]["seconds"][:4] == [0.01, 0.01, 9.0, 0.01]
 
 
 def test_copies_are_compared_by_size_and_chunk(bench: Bench, tmp_path: Path) -> None:
@@ -170,13 +211,20 @@ def test_copies_are_compared_by_size_and_chunk(bench: Bench, tmp_path: Path) -> 
     file = tmp_path / "numbers.json"
     process = bench("copies", "--most", "1MiB", "--runs", "2", "--json", str(file))
     assert (process.returncode, process.stderr) == (0, "")
-    assert "best chunk: 64 KiB to device, 256 KiB to host\n" in process.stdout
     rows = rows_of(process.stdout)
-    assert "256 KiB to host pinned 1.05 GB/s 0.52 GB/s 2.000" in rows
-    assert "1 MiB to host pinned 4.00 us 8.00 us 2.000" in rows
-    assert "1 MiB to device pinned 10.00 GB/s 5.00 GB/s 2.000" in rows
-    assert bench.log("copies") == ["alone --most 1048576", "default --most 1048576"] * 2
-    assert len(read(file)["summary"]) == 10 and len(read(file)["runs"]) == 40
+    best = "Best chunk: 64 KiB to device (1 MiB), 256 KiB to host (1 MiB)."
+    assert f"{best} The paper's: 4 MiB for both." in rows
+    assert (
+        "Direct accesses are faster than DMA (pinned): up to 4 KiB to device "
+        "(the paper: up to 4 KiB), up to 16 B to host (the paper: up to 1 KiB)." in rows
+    )
+    twice = "+100.0 % [+100.0, +100.0]"
+    assert f"256 KiB 1 MiB to host pinned 1.05 GB/s 0.52 GB/s {twice}" in rows
+    assert f"1 MiB to host pinned 4.00 us 8.00 us {twice}" in rows
+    assert f"1 MiB to device pinned 10.00 GB/s 5.00 GB/s {twice}" in rows
+    runs = ["alone --most 1048576", "default --most 1048576"]
+    assert bench.log("copies") == runs + runs[::-1]
+    assert len(read(file)["summary"]) == 26 and len(read(file)["runs"]) == 104
 
 
 def test_a_wrong_copy_is_a_fault(bench: Bench) -> None:
@@ -245,7 +293,7 @@ def test_a_wrong_search_is_a_fault(bench: Bench) -> None:
     assert large.returncode == 1 and "the large one: wrong result" in large.stderr
 
 
-@pytest.mark.parametrize("name", ["micro", "copies", "search"])
+@pytest.mark.parametrize("name", ["micro", "copies", "dataflow", "search"])
 def test_a_missing_program_is_one_line(bench: Bench, name: str) -> None:
     arguments = ["--memory", "1MiB"] if name == "search" else []
     process = bench(name, *arguments)

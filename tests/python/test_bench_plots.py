@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpufs import bench
-from gpufs.bench import _measure, _plot_applications, _plot_lines, _plot_style, _results, plots
+from gpufs import _plot_style, bench
+from gpufs.bench import _measure, _plot_applications, _plot_lines, _results, plots
 
 from .bench_runs import SMALL, measured
 from .conftest import TIMEOUT_S, Command

@@ -1,6 +1,7 @@
-/** LOOP, MADD, MMUL, CPY and PINCPY. All results are exact. */
+/** LOOP, MADD, MMUL, CPY, PINCPY, and allocations. All results are exact. */
 #include <cstring>
 
+#include "bench/matrix_product.cuh"
 #include "bench/memory.hpp"
 #include "bench/micro/workload.hpp"
 
@@ -116,28 +117,10 @@ class matrix_add : public matrix_program {
   }
 };
 
-constexpr unsigned tile = 32;
-
 /** A thread computes one element, a block one tile of c. */
 __global__ void multiply(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t* c,
                          std::size_t side) {
-  __shared__ std::uint32_t a_tile[tile][tile];
-  __shared__ std::uint32_t b_tile[tile][tile];
-  const unsigned x = threadIdx.x;
-  const unsigned y = threadIdx.y;
-  const std::size_t row = std::size_t{blockIdx.y} * tile + y;
-  const std::size_t column = std::size_t{blockIdx.x} * tile + x;
-  std::uint32_t sum = 0;
-  for (std::size_t first = 0; first < side; first += tile) {
-    a_tile[y][x] = a[row * side + first + x];
-    b_tile[y][x] = b[(first + y) * side + column];
-    __syncthreads();
-    for (unsigned k = 0; k < tile; ++k) {
-      sum += a_tile[y][k] * b_tile[k][x];
-    }
-    __syncthreads();
-  }
-  c[row * side + column] = sum;
+  c[own_element(side)] = product_element(a, b, side);
 }
 
 /** Matrices of integers modulo 2^32. */
@@ -200,6 +183,28 @@ class copy : public workload {
   host_memory from_, to_;
 };
 
+/** Allocates and frees, `times` times: not a program of the paper. */
+class allocations : public workload {
+ public:
+  static constexpr int times = 20;
+
+  explicit allocations(std::size_t mebibytes) : bytes_(mebibytes << 20) {}
+
+  void run() override {
+    for (int i = 0; i < times; ++i) {
+      const device_array<char> memory(bytes_);
+      count_ += memory.data() != nullptr ? 1 : 0;
+    }
+  }
+  void forget() override { count_ = 0; }
+  [[nodiscard]] bool is_right() const override { return count_ == times; }
+  [[nodiscard]] std::size_t bytes() const override { return 0; }
+
+ private:
+  std::size_t bytes_;
+  int count_ = 0;
+};
+
 }  // namespace
 
 std::unique_ptr<workload> make_loop(std::size_t iterations) {
@@ -216,6 +221,9 @@ std::unique_ptr<workload> make_copy(std::size_t mebibytes) {
 }
 std::unique_ptr<workload> make_pinned_copy(std::size_t mebibytes) {
   return std::make_unique<copy<true>>(mebibytes);
+}
+std::unique_ptr<workload> make_allocations(std::size_t mebibytes) {
+  return std::make_unique<allocations>(mebibytes);
 }
 
 }  // namespace gdev_bench

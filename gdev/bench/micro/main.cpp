@@ -1,9 +1,14 @@
 /**
- * The microprograms of table 1 of Gdev (ATC 2012): micro NAME [--size N] [--repeat R]
+ * The microprograms of table 1 of Gdev (ATC 2012), and allocations:
+ * micro NAME [--size N] [--repeat R]
  *
  * Prints one line of JSON: the seconds of each repeat, and the bytes that a repeat copies. A first
  * repeat is not counted.
+ *
+ * R = 0: prints a line when it is ready. Each line of standard input is a repeat; the answer is a
+ * line with its seconds. So two processes can be measured in turn. The last line is as above.
  */
+#include <iostream>
 #include <iterator>
 #include <memory>
 
@@ -28,6 +33,9 @@ constexpr microprogram programs[] = {
     {"NW", 4096, 32, "letters", make_needleman_wunsch},
     {"SRAD", 2048, 1, "rows and columns", make_srad_image},
     {"SRAD2", 2048, 1, "rows and columns", make_srad_random},
+    {"MALLOC1", 1, 1, "MiB", make_allocations},
+    {"MALLOC16", 16, 1, "MiB", make_allocations},
+    {"MALLOC256", 256, 1, "MiB", make_allocations},
 };
 
 int measure(const microprogram& chosen, std::size_t size, std::size_t repeats) {
@@ -37,16 +45,26 @@ int measure(const microprogram& chosen, std::size_t size, std::size_t repeats) {
   const std::unique_ptr<workload> made = chosen.make(size);
   made->run();
   std::vector<double> seconds;
-  for (std::size_t i = 0; i < repeats; ++i) {
+  const auto repeat = [&] {
     made->forget();
     const stopwatch watch;
     made->run();
     seconds.push_back(watch.seconds());
+  };
+  for (std::size_t i = 0; i < repeats; ++i) repeat();
+  if (repeats == 0) {
+    std::printf("{\"program\": \"%s\", \"ready\": true}\n", chosen.name);
+    std::fflush(stdout);
+    for (std::string line; std::getline(std::cin, line);) {
+      repeat();
+      std::printf("{\"seconds\": %.9f}\n", seconds.back());
+      std::fflush(stdout);
+    }
   }
   const bool is_right = made->is_right();
   std::printf("{\"program\": \"%s\", \"size\": %zu, \"bytes\": %zu, \"right\": %s, \"seconds\": [",
               chosen.name, size, made->bytes(), is_right ? "true" : "false");
-  for (std::size_t i = 0; i < repeats; ++i) {
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
     std::printf("%s%.9f", i == 0 ? "" : ", ", seconds[i]);
   }
   std::printf("]}\n");

@@ -58,5 +58,6 @@ std::unique_ptr<workload> make_nearest_neighbors(std::size_t records);
 std::unique_ptr<workload> make_needleman_wunsch(std::size_t length);
 std::unique_ptr<workload> make_srad_image(std::size_t side);
 std::unique_ptr<workload> make_srad_random(std::size_t side);
+std::unique_ptr<workload> make_allocations(std::size_t mebibytes);
 
 }  // namespace gdev_bench

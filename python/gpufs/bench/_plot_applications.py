@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpufs.bench._measure import Measurement, Value, ratio
-from gpufs.bench._plot_style import (
+from gpufs._plot_style import (
     LIMIT,
     SMALL_TEXT,
     TEXT,
@@ -18,6 +17,7 @@ from gpufs.bench._plot_style import (
     short_name,
     spread_out,
 )
+from gpufs.bench._measure import Measurement, Value, ratio
 from gpufs.bench._results import Line, Results, Table
 from gpufs.sizes import format_size
 

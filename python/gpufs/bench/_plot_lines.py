@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpufs.bench._measure import Measurement, Value
-from gpufs.bench._plot_style import (
+from gpufs._plot_style import (
     LIMIT,
     OURS,
     SMALL_TEXT,
@@ -19,6 +18,7 @@ from gpufs.bench._plot_style import (
     plain_axes,
     short_name,
 )
+from gpufs.bench._measure import Measurement, Value
 from gpufs.bench._report import parameter
 from gpufs.bench._results import Line, Results, Table
 

@@ -9,19 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpufs._plot_style import PIXELS_PER_INCH
+from gpufs._plot_style import check as check
 from gpufs.bench._applications import APPLICATIONS
 from gpufs.bench._plot_applications import draw_applications
 from gpufs.bench._plot_lines import draw_lines
-from gpufs.bench._plot_style import PIXELS_PER_INCH
 from gpufs.bench._results import Results
-
-
-def check() -> None:
-    """Raises ImportError, with advice, if plots cannot be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ImportError("plots need matplotlib: pip install 'gpufs[bench]'") from None
 
 
 def draw(results: Results, folder: str | Path) -> list[Path]:

@@ -6,17 +6,35 @@ arguments.
 
 from __future__ import annotations
 
+import enum
+import json
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from gpufs.sizes import parse_size
 
-from gdev.bench import _copies, _micro, _search
-from gdev.bench._results import Results, gpus
+from gdev.bench import _copies, _dataflow, _micro, _search
+from gdev.bench._results import Results, gpus, markdown
 
 app: Final = typer.Typer(no_args_is_help=True, help="Measure programs with and without gdev.")
+
+
+_PARTS: Final = {
+    "micro": _micro.parts,
+    "copies": _copies.parts,
+    "dataflow": _dataflow.parts,
+    "search": _search.parts,
+}
+
+
+class Graph(enum.StrEnum):
+    """A dataflow."""
+
+    TREE = "tree"
+    RECTANGLE = "rectangle"
+
 
 Json = Annotated[
     Path | None, typer.Option("--json", help="Write all numbers, and the machine, to this file.")
@@ -28,26 +46,29 @@ VgpuName = Annotated[str, typer.Option(help="The virtual GPU of the programs und
 @app.command("micro")
 def micro_command(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Microprograms; all if none is named.")
+        list[str] | None,
+        typer.Argument(help="Microprograms, or MALLOC1, MALLOC16, MALLOC256; default: all."),
     ] = None,
-    runs: Runs = 5,
-    repeats: Annotated[int, typer.Option(min=1, help="Repeats that a run measures.")] = 5,
+    runs: Runs = 4,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Least blocks of a run: two repeats of each kind.")
+    ] = 5,
     vgpu: VgpuName = "default",
     json_file: Json = None,
 ) -> None:
     """Measure the microprograms of table 1, alone and under gdev in turn (figure 6)."""
-    chosen = [name.upper() for name in names or _micro.PAPER]
+    chosen = [name.upper() for name in names or _micro.NAMES]
     for name in chosen:
-        if name not in _micro.PAPER:
-            raise ValueError(f"there is no such microprogram: {name} ({', '.join(_micro.PAPER)})")
+        if name not in _micro.NAMES:
+            raise ValueError(f"there is no such microprogram: {name} ({', '.join(_micro.NAMES)})")
     with Results("micro", {"runs": runs, "repeats": repeats, "vgpu": vgpu}, json_file) as results:
         end(_micro.measure(chosen, runs, repeats, vgpu, results))
 
 
 @app.command("copies")
 def copies_command(
-    most: Annotated[str, typer.Option(help="The largest copy.")] = "256MiB",
-    runs: Runs = 3,
+    most: Annotated[str, typer.Option(help="The largest copy.")] = "512MiB",
+    runs: Runs = 2,
     vgpu: VgpuName = "default",
     json_file: Json = None,
 ) -> None:
@@ -97,6 +118,84 @@ def search_command(
     )
     with Results("search", plan.settings(), json_file) as results:
         end(_search.measure(plan, results))
+
+
+@app.command("dataflow")
+def dataflow_command(
+    graphs: Annotated[
+        list[Graph] | None, typer.Argument(help="tree, rectangle; both if none is named.")
+    ] = None,
+    add: Annotated[int, typer.Option(min=0, help="Rows of the largest added matrices.")] = 4096,
+    multiply: Annotated[
+        int, typer.Option(min=0, help="Rows of the largest multiplied matrices.")
+    ] = 2048,
+    first: Annotated[int, typer.Option(min=32, help="Rows of the smallest matrices.")] = 256,
+    depth: Annotated[int, typer.Option(min=1, max=8, help="Modules from first to last.")] = 6,
+    width: Annotated[int, typer.Option(min=2, max=32, help="The rectangle's width.")] = 10,
+    runs: Runs = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Least rounds of a run.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the matrices.")] = 1,
+    vgpu: VgpuName = "default",
+    json_file: Json = None,
+) -> None:
+    """Measure dataflows of processes that pass matrices on (figure 11).
+
+    Their data goes through the host (copied), or stays in device memory that is shared by keys. The
+    host's memory is pageable, or pinned; the first inputs and the last result need it in any case.
+    """
+    plan = _dataflow.Plan(
+        graphs=[str(one) for one in graphs or Graph],
+        depth=depth,
+        width=width,
+        first=first,
+        add=add,
+        multiply=multiply,
+        runs=runs,
+        repeats=repeats,
+        seed=seed,
+    )
+    with Results("dataflow", plan.settings() | {"vgpu": vgpu}, json_file) as results:
+        end(_dataflow.measure(plan, vgpu, results))
+
+
+@app.command("table")
+def table_command(
+    result: Annotated[Path, typer.Argument(help="What --json of another command has written.")],
+) -> None:
+    """Print a stored result as tables of Markdown, beside the paper's figures."""
+    found = _read(result)
+    names = ", ".join(one["name"] for one in found["machine"]["gpus"]) or "no GPU"
+    print(f"`gdev bench {found['benchmark']}`, {names}, {found['date'][:10]}.")
+    for part in _PARTS[found["benchmark"]](found):
+        print()
+        for line in markdown(part):
+            print(line)
+
+
+@app.command("plot")
+def plot_command(
+    result: Annotated[Path, typer.Argument(help="What --json of another command has written.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file, SVG.")],
+) -> None:
+    """Draw a stored result like the paper's figure. Needs matplotlib (the extra gpufs[bench])."""
+    found = _read(result)
+    from gdev.bench import _plots
+
+    try:
+        _plots.draw(found, output)
+    except ImportError as error:
+        raise OSError(str(error)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Returns what --json has written. Raises OSError, and ValueError: it is something else."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.get("benchmark") not in _PARTS:
+        raise ValueError(f"not a result of gdev bench: {path}")
+    return found
 
 
 def numbers_of(text: str) -> list[int]:

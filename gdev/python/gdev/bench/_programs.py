@@ -37,6 +37,15 @@ def find(name: str) -> Path:
     return path
 
 
+def in_turn(environments: dict[str, dict[str, str]], run: int) -> list[tuple[str, dict[str, str]]]:
+    """Returns the kinds of runs with their environments: every second time the other one first.
+
+    So a machine that gets slower or faster favours none.
+    """
+    kinds = list(environments.items())
+    return kinds if run % 2 == 0 else kinds[::-1]
+
+
 def environments(vgpu: str) -> dict[str, dict[str, str]]:
     """Returns the environment of each kind of run, ``ALONE`` first. Starts the daemon.
 
@@ -80,14 +89,18 @@ class Process:
     """A program that runs. Leaving its context kills it."""
 
     def __init__(
-        self, program: Path, arguments: Sequence[object], environment: dict[str, str]
+        self,
+        program: Path,
+        arguments: Sequence[object],
+        environment: dict[str, str],
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         """Starts it. Raises OSError."""
         self._start = time.monotonic()
         self._process = subprocess.Popen(
             [str(program), *map(str, arguments)],
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -100,10 +113,10 @@ class Process:
         self._process.kill()
         self._process.communicate()
 
-    def wait_for_line(self) -> None:
-        """Waits until it prints a line, which is lost, or ends."""
+    def wait_for_line(self) -> str:
+        """Waits until it prints a line, which outcome() lacks, or ends; then it is empty."""
         assert self._process.stdout is not None
-        self._process.stdout.readline()
+        return self._process.stdout.readline()
 
     def terminate(self) -> None:
         """Asks it to end."""
@@ -120,6 +133,42 @@ class Process:
                 if isinstance(found, dict):
                     lines.append(found)
         return Outcome(self._process.returncode, lines, errors, seconds)
+
+
+class SteppedProcess(Process):
+    """A program that waits for a line of standard input before each of its repeats."""
+
+    def __init__(
+        self, program: Path, arguments: Sequence[object], environment: dict[str, str]
+    ) -> None:
+        """Starts it, and waits until it is ready, or has ended. Raises OSError."""
+        super().__init__(program, arguments, environment, subprocess.PIPE)
+        self.wait_for_line()
+        self._outside = time.monotonic() - self._start
+        self.seconds: list[float] = []
+        """What the program says of each repeat."""
+        self.wall_seconds = 0.0
+        """The whole process without the time that it waits for others, when it has ended."""
+
+    def step(self) -> bool:
+        """Lets it do a repeat. Returns false if it has none to say of: it has failed."""
+        assert self._process.stdin is not None
+        begin = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            print(file=self._process.stdin, flush=True)
+        line = self.wait_for_line()
+        self._outside += time.monotonic() - begin
+        if not line:
+            return False
+        self.seconds.append(float(json.loads(line)["seconds"]))
+        return True
+
+    def outcome(self) -> Outcome:
+        """Lets it end."""
+        begin = time.monotonic()
+        found = super().outcome()
+        self.wall_seconds = self._outside + time.monotonic() - begin
+        return found
 
 
 def run(program: Path, arguments: Sequence[object], environment: dict[str, str]) -> Outcome:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -93,16 +94,63 @@ class Results:
             self._file.write("\n")
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A table of a benchmark, for the terminal and for documents."""
+
+    title: str
+    widths: dict[str, int]
+    """By the names of the columns."""
+    cells: Callable[[dict[str, Any]], tuple[str, ...]]
+    """Returns the cells of a row, from what the summary has of it."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, as they are printed."""
+        return [name.replace("_", " ") for name in self.widths]
+
+
 class Table:
     """Columns of fixed widths, so that each row can be printed when it is known."""
 
-    def __init__(self, title: str, **widths: int) -> None:
+    def __init__(self, layout: Layout) -> None:
         """Prints the title and the names of the columns."""
-        self._widths = tuple(widths.values())
-        print(f"{title}\n")
-        self.row(*(name.upper().replace("_", " ") for name in widths))
+        self._layout = layout
+        print(f"{layout.title}\n")
+        self.cells(*(name.upper() for name in layout.names))
 
-    def row(self, *cells: str) -> None:
+    def row(self, found: dict[str, Any]) -> None:
+        """Prints a row of the summary."""
+        self.cells(*self._layout.cells(found))
+
+    def cells(self, *cells: str) -> None:
         """Prints a row."""
-        padded = (f"{text:{width}}" for text, width in zip(cells, self._widths, strict=True))
+        widths = self._layout.widths.values()
+        padded = (f"{text:{width}}" for text, width in zip(cells, widths, strict=True))
         print("  ".join(padded).rstrip(), flush=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table with its rows, and what is to say of all of them."""
+
+    layout: Layout
+    rows: list[dict[str, Any]]
+    note: str = ""
+
+
+def print_part(part: Part) -> None:
+    """Prints a table that is known as a whole."""
+    table = Table(part.layout)
+    for row in part.rows:
+        table.row(row)
+    print(f"\n{part.note}\n" if part.note else "")
+
+
+def markdown(part: Part) -> Iterator[str]:
+    """Yields the lines of a table for a document."""
+    yield from (f"{part.layout.title}:", "")
+    lines = [part.layout.names, ["---"] * len(part.layout.names)]
+    lines += [[" ".join(text.split()) for text in part.layout.cells(row)] for row in part.rows]
+    yield from ("| " + " | ".join(line) + " |" for line in lines)
+    yield from ("", part.note) if part.note else ()

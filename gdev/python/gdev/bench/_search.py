@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gpufs.sizes import format_size
 
 from gdev import _daemon
 from gdev.bench import _programs
-from gdev.bench._results import Results, Table
+from gdev.bench._results import Layout, Part, Results, Table
 
 # How long the daemon may need to see that programs have ended.
 _END_TIMEOUT_S = 5.0
@@ -33,7 +34,7 @@ class Plan:
     counts: list[int]
     vgpus: list[int]
 
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """Returns it for the file of the results."""
         return asdict(self)
 
@@ -55,15 +56,7 @@ def measure(plan: Plan, results: Results) -> list[str]:
     Returns the faults, one line each. Raises OSError.
     """
     program = _programs.find("search")
-    beside = f" beside one of {format_size(plan.large)}" if plan.large else ""
-    table = Table(
-        f"Searches of {format_size(plan.size)}{beside} (figures 12 and 13)",
-        vgpus=8,
-        searches=8,
-        makespan=10,
-        finished=8,
-        paper=0,
-    )
+    table = Table(_layout(plan.settings()))
     faults = []
     for vgpus in (0, *plan.vgpus):
         with _virtual_gpus(vgpus, plan.memory) as names:
@@ -73,14 +66,33 @@ def measure(plan: Plan, results: Results) -> list[str]:
                 about = f"{count} at once, " + (f"{vgpus} virtual GPUs" if vgpus else "no gdev")
                 faults += [f"search: {about}: {fault}" for fault in found.faults]
                 results.summary.append({"vgpus": vgpus, "searches": count, **asdict(found)})
-                table.row(
-                    str(vgpus) if vgpus else "no gdev",
-                    str(count),
-                    f"{found.seconds:8.3f} s" if found.finished else "-",
-                    f"{found.finished}",
-                    _paper(vgpus, count),
-                )
+                table.row(results.summary[-1])
     return faults
+
+
+def parts(result: dict[str, Any]) -> list[Part]:
+    """Returns the tables of a stored result."""
+    return [Part(_layout(result["settings"]), result["summary"])]
+
+
+def _layout(settings: dict[str, Any]) -> Layout:
+    large = settings["large"]
+    beside = f" beside one of {format_size(large)}" if large else ""
+    return Layout(
+        f"Searches of {format_size(settings['size'])}{beside} (figures 12 and 13)",
+        {"vgpus": 8, "searches": 8, "makespan": 10, "finished": 8, "paper": 0},
+        _cells,
+    )
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        str(row["vgpus"]) if row["vgpus"] else "no gdev",
+        str(row["searches"]),
+        f"{row['seconds']:8.3f} s" if row["finished"] else "-",
+        f"{row['finished']}",
+        _paper(row["vgpus"], row["searches"]),
+    )
 
 
 def _paper(vgpus: int, count: int) -> str:

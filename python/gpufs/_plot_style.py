@@ -1,4 +1,4 @@
-"""The look that all plots share: colors by program, names beside the lines."""
+"""The look that all plots share, those of gdev too: colors by program, names beside the lines."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ PIXELS_PER_INCH: Final = 150
 TEXT: Final = 8
 SMALL_TEXT: Final = 7
 LINE_STEP: Final = 0.075  # between names beside a panel, as a part of its height
+
+
+def check() -> None:
+    """Raises ImportError, with advice, if plots cannot be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ImportError("plots need matplotlib: pip install 'gpufs[bench]'") from None
 
 
 def short_name(program: str) -> str:
