@@ -7,7 +7,6 @@ unless XLA_PYTHON_CLIENT_PREALLOCATE says otherwise.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -19,6 +18,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import jax.numpy as jnp
+import training_options
 
 Layers = list[dict[str, jax.Array]]
 
@@ -49,19 +49,7 @@ def step(layers: Layers, data: jax.Array) -> tuple[Layers, jax.Array]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, standard in (
-        ("hidden", 8192),
-        ("layers", 12),
-        ("steps", 60),
-        ("batch", 4096),
-        ("seed", 0),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=standard)
-    parser.add_argument(
-        "--start", type=float, default=0.0, help="when the steps begin, in Unix time"
-    )
-    chosen = parser.parse_args()
+    chosen = training_options.parse(__doc__, hidden=8192, batch=4096)
     layers = make(chosen.seed, chosen.hidden, chosen.layers)
     data = jax.random.normal(jax.random.key(chosen.seed + 1), (chosen.batch, chosen.hidden))
     layers, loss = step(layers, data)  # compiles

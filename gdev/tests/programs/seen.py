@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
+import json
 
 
 class Status(ctypes.Structure):
@@ -30,20 +32,30 @@ def status() -> Status | None:
     return said
 
 
-def differences(before: Status | None, after: Status | None, by_cupti: int) -> dict[str, object]:
-    """Returns what gdev saw between two looks, with ``agrees``: as many launches as CUPTI saw, and
-    no unknown function. Empty without gdev."""
-    if before is None or after is None:
-        return {}
-    unknown = ctypes.CDLL(None).gdev_unknown_function
-    unknown.restype = ctypes.c_char_p
-    names = [name.decode() for name in map(unknown, range(64)) if name]
-    seen = after.launches - before.launches
-    return {
-        "by_gdev": seen,
-        "lookups": after.lookups,
-        "unknown": names,
-        "bypasses": after.bypasses,
-        "driver": after.driver.decode(),
-        "agrees": seen == by_cupti and not names,
-    }
+def compare(
+    said: dict[str, object],
+    before: Status | None,
+    after: Status | None,
+    by_cupti: collections.Counter[str],
+) -> int:
+    """Prints ``said`` with the launches that CUPTI and gdev saw between two looks, as JSON.
+
+    Returns 1 if they differ, or gdev did not know a function; 0 also without gdev.
+    """
+    total = sum(by_cupti.values())
+    said |= {"by_cupti": by_cupti, "by_cupti_total": total, "gdev": after is not None}
+    failed = False
+    if before is not None and after is not None:
+        unknown = ctypes.CDLL(None).gdev_unknown_function
+        unknown.restype = ctypes.c_char_p
+        names = [name.decode() for name in map(unknown, range(64)) if name]
+        said |= {
+            "by_gdev": after.launches - before.launches,
+            "lookups": after.lookups,
+            "unknown": names,
+            "bypasses": after.bypasses,
+            "driver": after.driver.decode(),
+        }
+        failed = said["by_gdev"] != total or bool(names)
+    print(json.dumps(said))
+    return int(failed)
