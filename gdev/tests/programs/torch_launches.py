@@ -6,38 +6,12 @@ Prints a line of JSON. Exit status: 0 if both counts are equal and gdev knew all
 from __future__ import annotations
 
 import collections
-import ctypes
-import json
 import sys
 import time
 
 import torch
+from seen import compare, status
 from torch.profiler import ProfilerActivity, profile
-
-
-class Status(ctypes.Structure):
-    """gdev_status_t of gdev/status.h."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("driver", ctypes.c_char_p),
-        ("launches", ctypes.c_uint64),
-        ("lookups", ctypes.c_uint64),
-        ("unknown_functions", ctypes.c_uint64),
-        ("bypasses", ctypes.c_uint64),
-    )
-
-
-def status() -> Status | None:
-    """Returns what gdev says, or None without gdev."""
-    try:
-        ask = ctypes.CDLL(None).gdev_status
-    except AttributeError:
-        return None
-    said = Status(size=ctypes.sizeof(Status))
-    if ask(ctypes.byref(said)) != 0:
-        raise RuntimeError("gdev_status failed")
-    return said
 
 
 def train(steps: int) -> float:
@@ -80,28 +54,8 @@ def main() -> int:
         a.add_(1)
     torch.cuda.synchronize()
     launch_us = (time.perf_counter() - begin) * 10
-    said = {
-        "result": result,
-        "by_cupti": dict(launches),
-        "by_cupti_total": sum(launches.values()),
-        "us_per_launch": round(launch_us, 3),
-        "gdev": after is not None,
-    }
-    failed = False
-    if before is not None and after is not None:
-        unknown = ctypes.CDLL(None).gdev_unknown_function
-        unknown.restype = ctypes.c_char_p
-        names = [unknown(i) for i in range(64)]
-        said |= {
-            "by_gdev": after.launches - before.launches,
-            "lookups": after.lookups,
-            "unknown": [name.decode() for name in names if name],
-            "bypasses": after.bypasses,
-            "driver": after.driver.decode(),
-        }
-        failed = said["by_gdev"] != said["by_cupti_total"] or bool(said["unknown"])
-    print(json.dumps(said))
-    return int(failed)
+    said: dict[str, object] = {"result": result, "us_per_launch": round(launch_us, 3)}
+    return compare(said, before, after, launches)
 
 
 if __name__ == "__main__":

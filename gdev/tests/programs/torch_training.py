@@ -7,7 +7,6 @@ together.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -15,6 +14,7 @@ import time
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
+import training_options
 
 
 class Block(torch.nn.Module):
@@ -40,19 +40,7 @@ class Block(torch.nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, standard in (
-        ("hidden", 2048),
-        ("layers", 12),
-        ("steps", 60),
-        ("batch", 8),
-        ("seed", 0),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=standard)
-    parser.add_argument(
-        "--start", type=float, default=0.0, help="when the steps begin, in Unix time"
-    )
-    chosen = parser.parse_args()
+    chosen = training_options.parse(__doc__, hidden=2048, batch=8)
     torch.manual_seed(chosen.seed)
     torch.use_deterministic_algorithms(True)
     vocabulary, length = 8192, 512

@@ -1,9 +1,10 @@
-"""Runs trainings that do not fit the GPU together: trainings.py COUNT RATIO [ARGUMENT...]
+"""Runs trainings that do not fit the GPU together:
+trainings.py COUNT RATIO [PROGRAM.py] [ARGUMENT...]
 
-COUNT programs `torch_training.py ARGUMENT...`, each with a seed of its own, first one after the
-other without gdev, then together under gdev, where programs may have so much of the GPU that all
-together use RATIO (1.3) times of it. Prints a line of JSON: whether all losses are bit-equal, and
-the ratio of the times. Exit status: 0, or 1 if a loss differs.
+COUNT programs `torch_training.py ARGUMENT...`, or another of this folder, each with a seed of its
+own, first one after the other without gdev, then together under gdev, where programs may have so
+much of the GPU that all together use RATIO (1.3) times of it. Prints a line of JSON: whether all
+losses are bit-equal, and the ratio of the times. Exit status: 0, or 1 if a loss differs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any
 
 from gdev import _daemon, _files, cli
 
-PROGRAM = Path(__file__).with_name("torch_training.py")
 # Until all programs have their models.
 HEAD_START_S = 20.0
 
@@ -31,9 +31,9 @@ def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
-def start(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+def start(program: str, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, PROGRAM, *arguments],
+        [sys.executable, Path(__file__).with_name(program), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -42,14 +42,15 @@ def start(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen
 
 def main() -> int:
     count, ratio, rest = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    program = rest.pop(0) if rest and rest[0].endswith(".py") else "torch_training.py"
     seeds = [["--seed", str(i)] for i in range(count)]
-    alone = [result_of(start([*rest, *seed], dict(os.environ))) for seed in seeds]
+    alone = [result_of(start(program, [*rest, *seed], dict(os.environ))) for seed in seeds]
     environment = cli.environment_of("default")
     with _daemon.Daemon(_files.socket_path()) as daemon:
         memory = int(sum(one["reserved_mib"] for one in alone) / ratio) << 20
         daemon.ask(_daemon.SETTINGS, "", memory, *[_daemon.UNCHANGED] * 3)
     at = ["--start", str(time.time() + HEAD_START_S)]
-    running = [start([*rest, *seed, *at], environment) for seed in seeds]
+    running = [start(program, [*rest, *seed, *at], environment) for seed in seeds]
     clients: list[_daemon.Client] = []
     while any(one.poll() is None for one in running):
         time.sleep(0.2)

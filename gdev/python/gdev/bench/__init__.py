@@ -1,4 +1,4 @@
-"""``gdev bench``: the measurements of Gdev's paper (ATC 2012), and the paper's figures beside them.
+"""``gdev bench``: the measurements of Gdev's paper (ATC 2012), with its figures; and gdev's rivals.
 
 Exit status: 0; 1 if a program failed or its result was wrong, or after another error; 2 after wrong
 arguments.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import enum
 import json
+import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from gpufs.sizes import parse_size
 
-from gdev.bench import _copies, _dataflow, _micro, _search
+from gdev.bench import _copies, _dataflow, _micro, _rivals, _search
 from gdev.bench._results import Results, gpus, markdown
 
 app: Final = typer.Typer(no_args_is_help=True, help="Measure programs with and without gdev.")
@@ -196,6 +198,51 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("benchmark") not in _PARTS:
         raise ValueError(f"not a result of gdev bench: {path}")
     return found
+
+
+@app.command("rivals")
+def rivals_command(
+    nvshare: Annotated[
+        Path | None,
+        typer.Option(help="Folder of libnvshare.so, nvshare-scheduler and nvsharectl."),
+    ] = None,
+    hami: Annotated[Path | None, typer.Option(help="HAMi-core's libvgpu.so.")] = None,
+    parts: Annotated[
+        str, typer.Option(help="What to measure: " + ",".join(_rivals.PARTS) + ".")
+    ] = ",".join(_rivals.PARTS),
+    training: Annotated[
+        Path | None,
+        typer.Option(help="tests/programs/torch_training.py; without it no trainings."),
+    ] = None,
+    training_arguments: Annotated[str, typer.Option(help="Its arguments.")] = "--steps 40",
+    launches: Annotated[int, typer.Option(min=1, help="How many empty launches.")] = 100_000,
+    limit: Annotated[str, typer.Option(help="The limit that is tested.")] = "8GiB",
+    piece: Annotated[str, typer.Option(help="What is allocated at once.")] = "256MiB",
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long bursts run.")] = 20.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until a program is killed.")] = 90,
+    json_file: Json = None,
+) -> None:
+    """Measure the same programs under nothing, gdev, nvshare and HAMi-core.
+
+    nvshare and HAMi-core are not part of gdev: gdev/docs/rivals.md says how to build them. nvshare
+    needs root. It must not hold more memory than the GPU has free, and no part lets it.
+    """
+    chosen = parts.split(",")
+    for part in chosen:
+        if part not in _rivals.PARTS:
+            raise ValueError(f"there is no such part: {part} ({', '.join(_rivals.PARTS)})")
+    plan = _rivals.Plan(
+        parts=chosen,
+        launches=launches,
+        training=_rivals.training_command(training, training_arguments),
+        limit=parse_size(limit),
+        piece=parse_size(piece),
+        seconds=seconds,
+        timeout_s=timeout,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends all programs
+    with Results("rivals", asdict(plan), json_file) as results:
+        end(_rivals.measure(plan, nvshare, hami, results))
 
 
 def numbers_of(text: str) -> list[int]:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import subprocess
 import time
 from collections.abc import Sequence
@@ -67,6 +68,8 @@ class Outcome:
     """What it wrote on standard error."""
     seconds: float
     """From its start to its end."""
+    was_killed: bool = False
+    """It did not end in time."""
 
     @property
     def is_right(self) -> bool:
@@ -113,18 +116,26 @@ class Process:
         self._process.kill()
         self._process.communicate()
 
-    def wait_for_line(self) -> str:
-        """Waits until it prints a line, which outcome() lacks, or ends; then it is empty."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
+    def wait_for_line(self, timeout_s: float | None = None) -> str:
+        """Waits for a line, which outcome() lacks. Empty: it has ended, or the time is over."""
+        output = self._process.stdout
+        assert output is not None
+        return output.readline() if select.select([output], [], [], timeout_s)[0] else ""
 
     def terminate(self) -> None:
         """Asks it to end."""
         self._process.terminate()
 
-    def outcome(self) -> Outcome:
-        """Waits for its end."""
-        output, errors = self._process.communicate()
+    def outcome(self, timeout_s: float | None = None) -> Outcome:
+        """Waits for its end. Kills it if that does not come in time."""
+        was_killed = False
+        try:
+            output, errors = self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            was_killed = True
+            self._process.kill()
+            output, errors = self._process.communicate()
+            errors += f"\nkilled: no end after {timeout_s:.0f} s"
         seconds = time.monotonic() - self._start
         lines = []
         for line in output.splitlines():
@@ -132,7 +143,7 @@ class Process:
                 found = json.loads(line)
                 if isinstance(found, dict):
                     lines.append(found)
-        return Outcome(self._process.returncode, lines, errors, seconds)
+        return Outcome(self._process.returncode, lines, errors, seconds, was_killed)
 
 
 class SteppedProcess(Process):
@@ -171,7 +182,12 @@ class SteppedProcess(Process):
         return found
 
 
-def run(program: Path, arguments: Sequence[object], environment: dict[str, str]) -> Outcome:
-    """Runs a program to its end. Raises OSError: it cannot be started."""
+def run(
+    program: Path,
+    arguments: Sequence[object],
+    environment: dict[str, str],
+    timeout_s: float | None = None,
+) -> Outcome:
+    """Runs a program to its end, or kills it. Raises OSError: it cannot be started."""
     with Process(program, arguments, environment) as process:
-        return process.outcome()
+        return process.outcome(timeout_s)
