@@ -315,6 +315,11 @@ GDEV_EXPORT(cuMemFreeHost, void* address) {
   return CUDA_SUCCESS;
 }
 
+GDEV_EXPORT(cuMemHostGetDevicePointer, CUdeviceptr* address, void* pointer, unsigned /*flags*/) {
+  *address = reinterpret_cast<CUdeviceptr>(pointer);
+  return CUDA_SUCCESS;
+}
+
 GDEV_EXPORT(cuMemHostRegister, void* /*address*/, std::size_t /*bytes*/, unsigned /*flags*/) {
   return CUDA_SUCCESS;
 }

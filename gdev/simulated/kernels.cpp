@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 
 // Each does what the kernel of the same name does: in tests/kernels.cu, or
@@ -15,7 +16,7 @@ namespace {
 struct named_kernel {
   std::string_view name;
   kernel run;
-  std::array<unsigned char, 6> sizes;
+  std::array<unsigned char, 6> sizes;  // a zero ends them
 };
 
 template <typename Value>
@@ -40,6 +41,15 @@ void sum(void** parameters) {
   const auto* const values = parameter<const std::uint32_t*>(parameters, 0);
   *parameter<std::uint64_t*>(parameters, 2) +=
       std::accumulate(values, values + parameter<std::uint64_t>(parameters, 1), std::uint64_t{0});
+}
+
+void add_matrices(void** parameters) {
+  auto* const sum = parameter<std::uint32_t*>(parameters, 0);
+  const auto* const left = parameter<const std::uint32_t*>(parameters, 1);
+  const auto* const right = parameter<const std::uint32_t*>(parameters, 2);
+  const std::size_t count = std::size_t{parameter<std::uint32_t>(parameters, 3)} *
+                            parameter<std::uint32_t>(parameters, 4);
+  std::transform(left, left + count, right, sum, std::plus<>());
 }
 
 void spin(void** parameters) {
@@ -72,10 +82,11 @@ void matrix_multiply(void** parameters) {
   }
 }
 
-constexpr std::array<named_kernel, 6> kernels{{
+constexpr std::array<named_kernel, 7> kernels{{
     {"gdev_fill", fill, {8, 8, 4}},
     {"gdev_add", add, {8, 8, 4}},
     {"gdev_sum", sum, {8, 8, 8}},
+    {"gdev_add_matrices", add_matrices, {8, 8, 8, 4, 4}},
     {"gdev_spin", spin, {8}},
     {"gdev_matrix_add", matrix_add, {8, 8, 8, 8, 4}},
     {"gdev_matrix_multiply", matrix_multiply, {8, 8, 8, 8, 4}},

@@ -133,9 +133,12 @@ GDEV_EXPORT(cuEventElapsedTime, float* milliseconds, CUevent begin, CUevent end)
 // --- Modules ---
 
 GDEV_EXPORT(cuModuleLoadData, CUmodule* made, const void* image) {
-  auto owner = std::make_unique<module>(static_cast<const char*>(image));
-  const CUresult result = the_device().take("GDEV_SIMULATED_MODULE", owner->memory);
-  *made = reinterpret_cast<CUmodule>(result == CUDA_SUCCESS ? owner.release() : nullptr);
+  auto loaded = std::make_unique<module>(static_cast<const char*>(image));
+  if (loaded->text.find(".version") == std::string::npos) {  // PTX begins with it
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  const CUresult result = the_device().take("GDEV_SIMULATED_MODULE", loaded->memory);
+  *made = reinterpret_cast<CUmodule>(result == CUDA_SUCCESS ? loaded.release() : nullptr);
   return result;
 }
 
@@ -150,6 +153,22 @@ GDEV_EXPORT(cuModuleGetFunction, CUfunction* found, CUmodule which, const char* 
   const gdev::simulated::kernel kernel = has ? gdev::simulated::find_kernel(name) : nullptr;
   *found = reinterpret_cast<CUfunction>(kernel);
   return kernel != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+GDEV_EXPORT(cuFuncGetParamInfo, CUfunction which, std::size_t index, std::size_t* offset,
+            std::size_t* bytes) {
+  const unsigned char* const sizes =
+      gdev::simulated::parameter_sizes(reinterpret_cast<gdev::simulated::kernel>(which));
+  *offset = 0;
+  for (std::size_t i = 0; sizes[i] != 0; ++i) {
+    *offset = (*offset + sizes[i] - 1) / sizes[i] * sizes[i];
+    if (i == index) {
+      *bytes = sizes[i];
+      return CUDA_SUCCESS;
+    }
+    *offset += sizes[i];
+  }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // --- What differs between the kinds of default streams: each is exported twice ---

@@ -28,6 +28,18 @@ extern "C" __global__ void gdev_sum(const std::uint32_t* values, std::uint64_t c
   atomicAdd(result, sum);
 }
 
+/** Adds matrices of rows x columns, row by row in memory. A vector is a matrix of one row. */
+extern "C" __global__ void gdev_add_matrices(std::uint32_t* sum, const std::uint32_t* left,
+                                             const std::uint32_t* right, std::uint32_t rows,
+                                             std::uint32_t columns) {
+  const std::uint32_t row = blockIdx.y * blockDim.y + threadIdx.y;
+  const std::uint32_t column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row < rows && column < columns) {
+    const std::uint64_t at = std::uint64_t{row} * columns + column;
+    sum[at] = left[at] + right[at];
+  }
+}
+
 extern "C" __global__ void gdev_spin(std::uint64_t nanoseconds) {
   std::uint64_t begin;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
