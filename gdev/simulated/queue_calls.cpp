@@ -169,6 +169,7 @@ GDEV_EXPORT(cuModuleGetFunction, CUfunction* found, CUmodule which, const char* 
 #undef cuMemAllocAsync
 #undef cuMemAllocFromPoolAsync
 #undef cuMemFreeAsync
+#undef cuMemMapArrayAsync
 #undef cuLaunchKernel
 #undef cuLaunchKernelEx
 
