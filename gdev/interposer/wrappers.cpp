@@ -6,6 +6,7 @@
 #include "interposer/driver.hpp"
 #include "interposer/gated_calls.hpp"
 #include "interposer/get_proc_address.hpp"
+#include "interposer/handle_calls.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/memory_calls.hpp"
 
@@ -19,7 +20,7 @@ void* wrapper_of(function_id id) noexcept {
     default: break;
   }
   for (void* (*const find)(function_id) noexcept :
-       {gated_wrapper, memory_wrapper, context_wrapper, ipc_wrapper}) {
+       {gated_wrapper, memory_wrapper, handle_wrapper, context_wrapper, ipc_wrapper}) {
     if (void* const found = find(id); found != nullptr) {
       return found;
     }
