@@ -24,6 +24,7 @@
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/graph_memory.hpp"
+#include "interposer/handles.hpp"
 #include "interposer/held_page.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
@@ -82,6 +83,7 @@ void in_child() noexcept {
   new (&asking) std::mutex;
   new (&state) std::mutex;
   forget_ledgers();
+  forget_handles();
   forget_attachments();
   forget_gate();
   forget_ipc();

@@ -35,8 +35,10 @@ std::atomic<void (*)() noexcept> on_waiting{nullptr};
 std::atomic<bool> needs_fence{false};
 
 struct opening {
-  std::mutex mutex;
+  std::mutex mutex;  // guards what follows
   std::condition_variable changed;
+  bool is_parked = false;
+  unsigned passes = 0;  // that are held while memory is parked
 };
 endless<opening> the_opening;
 
@@ -94,46 +96,98 @@ bool is_closed(work kind) noexcept {
           1U) != 0;
 }
 
-__attribute__((noinline)) void wait_until_open(work kind) noexcept {
+/**
+ * Waits until the gate is open, or, if that is enough, memory is parked. Returns whether it has
+ * taken a pass to parked memory.
+ */
+__attribute__((noinline)) bool wait_until_open(work kind, bool is_parking_enough) noexcept {
   const uncancelled whole;
   if (waiting.fetch_add(1, std::memory_order_seq_cst) == 0) {
     if (const auto listener = on_waiting.load(std::memory_order_acquire); listener != nullptr) {
       listener();
     }
   }
+  bool is_taken = false;
   {
-    std::unique_lock lock(the_opening.get().mutex);
-    the_opening.get().changed.wait(lock, [kind] { return !is_closed(kind); });
+    opening& of = the_opening.get();
+    std::unique_lock lock(of.mutex);
+    of.changed.wait(lock, [&] { return !is_closed(kind) || (is_parking_enough && of.is_parked); });
+    is_taken = is_parking_enough && of.is_parked;
+    of.passes += is_taken ? 1 : 0;
   }
   waiting.fetch_sub(1, std::memory_order_seq_cst);
+  return is_taken;
+}
+
+/** Passes the gate, and returns true, or returns false: it is closed. */
+bool enter(work kind) noexcept {
+  const bool is_shared = holder.index() == own_lines;
+  std::atomic<std::uint32_t>& inside = lines[holder.index()].inside;
+  const std::uint32_t outer = add<std::uint32_t>(inside, 1, is_shared, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (needs_fence.load(std::memory_order_relaxed)) [[unlikely]] {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  // An outer submission of this thread keeps the gate from being passed by the other side.
+  if (!is_closed(kind) || (outer != 0 && !is_shared)) [[likely]] {
+    // Not before it has passed: a move must not take it for work that was there before.
+    add<std::uint64_t>(lines[holder.index()].counts[static_cast<std::size_t>(kind)], 1, is_shared,
+                       std::memory_order_relaxed);
+    return true;
+  }
+  add<std::uint32_t>(inside, ~std::uint32_t{0}, is_shared, std::memory_order_release);
+  return false;
 }
 
 }  // namespace
 
-submission::submission(work kind) noexcept
-    : inside_(lines[holder.index()].inside), is_shared_(holder.index() == own_lines) {
-  for (;;) {
-    const std::uint32_t outer =
-        add<std::uint32_t>(inside_, 1, is_shared_, std::memory_order_relaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (needs_fence.load(std::memory_order_relaxed)) [[unlikely]] {
-      std::atomic_thread_fence(std::memory_order_seq_cst);
-    }
-    // An outer submission of this thread keeps the gate from being passed by the other side.
-    if (!is_closed(kind) || (outer != 0 && !is_shared_)) [[likely]] {
-      // Not before it has passed: a move must not take it for work that was there before.
-      add<std::uint64_t>(lines[holder.index()].counts[static_cast<std::size_t>(kind)], 1,
-                         is_shared_, std::memory_order_relaxed);
-      return;
-    }
-    add<std::uint32_t>(inside_, ~std::uint32_t{0}, is_shared_, std::memory_order_release);
-    wait_until_open(kind);
+submission::submission(passed /*unused*/) noexcept
+    : inside_(lines[holder.index()].inside), is_shared_(holder.index() == own_lines) {}
+
+submission::submission(work kind) noexcept : submission(passed{}) {
+  while (!enter(kind)) {
+    static_cast<void>(wait_until_open(kind, false));
   }
 }
 
 // Release: the closing side sees all that the call did.
 submission::~submission() {
   add<std::uint32_t>(inside_, ~std::uint32_t{0}, is_shared_, std::memory_order_release);
+}
+
+memory_pass::memory_pass() noexcept : on_gpu_(std::nullopt) {
+  do {
+    if (enter(work::other)) {
+      on_gpu_.emplace(submission::passed{});
+      return;
+    }
+  } while (!wait_until_open(work::other, true));
+}
+
+memory_pass::~memory_pass() {
+  if (!on_gpu_.has_value()) {
+    opening& of = the_opening.get();
+    {
+      const std::lock_guard lock(of.mutex);
+      --of.passes;
+    }
+    of.changed.notify_all();
+  }
+}
+
+void park_memory() noexcept {
+  {
+    const std::lock_guard lock(the_opening.get().mutex);
+    the_opening.get().is_parked = true;
+  }
+  the_opening.get().changed.notify_all();
+}
+
+void unpark_memory() noexcept {
+  opening& of = the_opening.get();
+  std::unique_lock lock(of.mutex);
+  of.is_parked = false;
+  of.changed.wait(lock, [&of] { return of.passes == 0; });
 }
 
 std::uint64_t count_submissions(work kind) noexcept {

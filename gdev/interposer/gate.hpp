@@ -19,6 +19,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace gdev {
 
@@ -50,7 +51,11 @@ inline constexpr unsigned all_queues = 0b111;
  */
 class submission {
  public:
+  /** This thread has passed the gate already, and leaves it with this object. */
+  struct passed {};
+
   explicit submission(work kind) noexcept;
+  explicit submission(passed) noexcept;
   submission(const submission&) = delete;
   submission& operator=(const submission&) = delete;
   ~submission();
@@ -60,6 +65,24 @@ class submission {
   bool is_shared_;
 };
 
+/**
+ * Keeps memory where it is while it lives: on the GPU, as a submission of work::other does, or off
+ * it. For calls that only give memory back: it waits while memory moves, but for no turn.
+ *
+ * Off the GPU the next move waits for its end. So such a thread must not begin another one, nor
+ * wait for anything that waits for the gate.
+ */
+class memory_pass {
+ public:
+  memory_pass() noexcept;
+  memory_pass(const memory_pass&) = delete;
+  memory_pass& operator=(const memory_pass&) = delete;
+  ~memory_pass();
+
+ private:
+  std::optional<submission> on_gpu_;  // none: the memory is parked
+};
+
 /** Returns what all threads have submitted, as far as it is visible. */
 [[nodiscard]] std::uint64_t count_submissions(work kind) noexcept;
 
@@ -67,6 +90,10 @@ class submission {
 void close_gate(unsigned queues) noexcept;
 /** Opens all queues. */
 void open_gate() noexcept;
+/** Says that all memory is off the GPU. The gate is closed, and no submission is held. */
+void park_memory() noexcept;
+/** The memory is about to move: waits for those that hold a memory_pass off the GPU. */
+void unpark_memory() noexcept;
 /** Waits until no submission is held. Returns false if the time is up. The gate must be closed. */
 [[nodiscard]] bool wait_for_submissions(std::chrono::steady_clock::time_point deadline) noexcept;
 /** Counts captures of graphs that have begun (1) or ended (-1). The caller holds a submission to

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/handles.hpp"
 #include "interposer/ipc_exporter.hpp"
 #include "interposer/ipc_fetch.hpp"
 #include "interposer/swappable_memory.hpp"
@@ -277,7 +279,21 @@ void correct(CUpointer_attribute which, void* data, CUdeviceptr address) noexcep
   }
 }
 
+/** Waits for the turn if that brings back what is at an address: the driver sees nothing there. */
+class present_memory {
+ public:
+  explicit present_memory(CUdeviceptr address) noexcept {
+    if (swappable().find(address, nullptr, nullptr) || handles().has_mapped(address)) {
+      in_turn_.emplace(work::other);
+    }
+  }
+
+ private:
+  std::optional<submission> in_turn_;
+};
+
 CUresult get_attribute(void* data, CUpointer_attribute which, CUdeviceptr address) noexcept {
+  const present_memory in_turn(address);
   const CUresult result = call_driver<CUresult>(id_cuPointerGetAttribute, data, which, address);
   if (result == CUDA_SUCCESS) {
     correct(which, data, address);
@@ -287,6 +303,7 @@ CUresult get_attribute(void* data, CUpointer_attribute which, CUdeviceptr addres
 
 CUresult get_attributes(unsigned count, CUpointer_attribute* which, void** data,
                         CUdeviceptr address) noexcept {
+  const present_memory in_turn(address);
   const CUresult result =
       call_driver<CUresult>(id_cuPointerGetAttributes, count, which, data, address);
   for (unsigned i = 0; result == CUDA_SUCCESS && i < count; ++i) {
@@ -296,12 +313,14 @@ CUresult get_attributes(unsigned count, CUpointer_attribute* which, void** data,
 }
 
 CUresult set_attribute(const void* value, CUpointer_attribute which, CUdeviceptr address) noexcept {
+  const submission in_turn(work::other);
+  if (which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+    // The program is about to let another device read and write the memory by itself.
+    wire_memory(address, 1);
+  }
   if (which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !swappable().find(address, nullptr, nullptr)) {
     return call_driver<CUresult>(id_cuPointerSetAttribute, value, which, address);
   }
-  // The program is about to let another device read and write the memory by itself.
-  const submission in_turn(work::other);
-  swappable().wire(address);
   CUresult result = CUDA_SUCCESS;
   for (const auto& [part, bytes] : swappable().chunks_of(address)) {
     if (result == CUDA_SUCCESS) {
@@ -314,7 +333,7 @@ CUresult set_attribute(const void* value, CUpointer_attribute which, CUdeviceptr
 CUresult get_range_handle(void* handle, CUdeviceptr address, std::size_t bytes,
                           CUmemRangeHandleType type, unsigned long long flags) noexcept {
   const submission in_turn(work::other);
-  swappable().wire(address);
+  wire_memory(address, bytes);
   return call_driver<CUresult>(id_cuMemGetHandleForAddressRange, handle, address, bytes, type,
                                flags);
 }

@@ -1,7 +1,6 @@
 #include "interposer/memory_calls.hpp"
 
 #include <cuda.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -13,9 +12,8 @@
 #include "interposer/gate.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
-#include "interposer/overhead.hpp"
 #include "interposer/swappable_memory.hpp"
-#include "interposer/turn_service.hpp"
+#include "interposer/with_account.hpp"
 
 namespace gdev {
 
@@ -43,45 +41,7 @@ CUcontext current_context() noexcept {
   return found;
 }
 
-/**
- * Calls the driver with `bytes` of the account; record() gets them when it has succeeded.
- *
- * If the GPU is full although the daemon has thought that there is room, the daemon learns what is
- * free, and is asked again: it may make others leave.
- */
-template <typename Call, typename Record>
-CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Record&& record) {
-  if (!has_joined()) {
-    return call(nullptr);
-  }
-  watch_overhead();
-  constexpr int tries_max = 6;
-  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
-    if (tries != 0) {
-      if (is_elsewhere) {
-        break;
-      }
-      const gpu_facts seen = look_at_gpu();
-      if (seen.number == 0 || !use_gpu(seen)) {
-        break;
-      }
-      usleep(5'000);  // others may be about to allocate what they were granted
-    }
-    auto held = std::make_shared<holding>();
-    if (result = held->take(bytes, is_elsewhere); result != CUDA_SUCCESS) {
-      break;
-    }
-    const submission in_turn(work::other);
-    result = call(held);
-    if (result == CUDA_SUCCESS) {
-      record(std::move(held));
-    }
-  }
-  return result;
-}
-
-/** The same, for what is freed with its context; key() is the new address then. */
+/** Allocates what is freed with its context; key() is the new address then. */
 template <typename Key, typename Call>
 CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
   return with_account(
@@ -108,16 +68,10 @@ CUresult free_entry(ledger& where, std::uint64_t key, Call&& call) {
 
 /** Allocates memory that can be swapped. */
 CUresult allocate_swappable(CUdeviceptr* address, std::size_t bytes) {
-  return with_account(
-      swappable_memory::physical(bytes), false,
-      [&](const std::shared_ptr<holding>& held) {
-        const CUresult result = swappable().allocate(address, bytes, held);
-        if ((read_turn().order & order_prepare) != 0) {
-          wake_turn_service();  // there is more to prepare for
-        }
-        return result;
-      },
-      [](const std::shared_ptr<holding>& /*held*/) {});
+  return with_swappable_account(swappable_memory::physical(bytes),
+                                [&](const std::shared_ptr<holding>& held) {
+                                  return swappable().allocate(address, bytes, held);
+                                });
 }
 
 CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) noexcept {
@@ -268,61 +222,6 @@ CUresult mipmapped_array_destroy(CUmipmappedArray array) noexcept {
                     [&] { return call_driver<CUresult>(id_cuMipmappedArrayDestroy, array); });
 }
 
-// --- Chunks ---
-
-CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
-                    const CUmemAllocationProp* properties, unsigned long long flags) noexcept {
-  const auto create = [&](const std::shared_ptr<holding>& /*held*/) {
-    return call_driver<CUresult>(id_cuMemCreate, handle, bytes, properties, flags);
-  };
-  // Chunks may lie in the host's memory too.
-  if (properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return create(nullptr);
-  }
-  const bool is_elsewhere = swappable().is_elsewhere(properties->location.id);
-  return with_account(bytes, is_elsewhere, create, [&](std::shared_ptr<holding> held) {
-    chunks().add(*handle, std::move(held));
-  });
-}
-
-CUresult mem_release(CUmemGenericAllocationHandle handle) noexcept {
-  const std::shared_ptr<holding> held = chunks().release(handle);
-  const CUresult result = call_driver<CUresult>(id_cuMemRelease, handle);
-  if (result != CUDA_SUCCESS && held != nullptr) {
-    chunks().add(handle, held);
-  }
-  return result;
-}
-
-CUresult mem_retain(CUmemGenericAllocationHandle* handle, void* address) noexcept {
-  if (swappable().find(reinterpret_cast<CUdeviceptr>(address), nullptr, nullptr)) {
-    return CUDA_ERROR_INVALID_VALUE;  // as for all that cuMemAlloc() has made
-  }
-  const CUresult result = call_driver<CUresult>(id_cuMemRetainAllocationHandle, handle, address);
-  if (result == CUDA_SUCCESS) {
-    chunks().retain(*handle, reinterpret_cast<CUdeviceptr>(address));
-  }
-  return result;
-}
-
-CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset,
-                 CUmemGenericAllocationHandle handle, unsigned long long flags) noexcept {
-  const CUresult result = call_driver<CUresult>(id_cuMemMap, address, bytes, offset, handle, flags);
-  if (result == CUDA_SUCCESS) {
-    chunks().map(address, bytes, handle);
-  }
-  return result;
-}
-
-CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) noexcept {
-  chunk_ledger::mappings unmapped = chunks().unmap(address, bytes);
-  const CUresult result = call_driver<CUresult>(id_cuMemUnmap, address, bytes);
-  if (result != CUDA_SUCCESS) {
-    chunks().put_back(std::move(unmapped));
-  }
-  return result;
-}
-
 // --- Reports: a program sees the virtual GPU ---
 
 CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
@@ -391,11 +290,6 @@ void* memory_wrapper(function_id id) noexcept {
     case id_cuMipmappedArrayCreate: return address_of(&mipmapped_array_create);
     case id_cuArrayDestroy: return address_of(&array_destroy);
     case id_cuMipmappedArrayDestroy: return address_of(&mipmapped_array_destroy);
-    case id_cuMemCreate: return address_of(&mem_create);
-    case id_cuMemRelease: return address_of(&mem_release);
-    case id_cuMemRetainAllocationHandle: return address_of(&mem_retain);
-    case id_cuMemMap: return address_of(&mem_map);
-    case id_cuMemUnmap: return address_of(&mem_unmap);
     case id_cuMemGetAddressRange_v2: return address_of(&get_address_range);
     case id_cuMemGetInfo_v2: return address_of(&mem_get_info);
     case id_cuDeviceTotalMem_v2: return address_of(&device_total_mem);

@@ -61,17 +61,15 @@ std::uint64_t swappable_memory::writes() const {
          count_submissions(work::to_device) + count_submissions(work::to_host);
 }
 
-std::vector<swappable_memory::moving> swappable_memory::all_chunks() {
-  std::vector<moving> all;
+std::vector<chunk*> swappable_memory::all_chunks() {
+  std::vector<chunk*> all;
   for (auto& [address, one] : ranges_) {
-    CUdeviceptr at = address;
     for (chunk& part : one.chunks) {
-      if (!one.is_wired) {
-        all.push_back({&part, at, &one, false});
-      }
-      at += part.bytes;
+      all.push_back(&part);
     }
   }
+  all.insert(all.end(), others_.begin(), others_.end());
+  std::erase_if(all, [](const chunk* one) { return one->is_wired; });
   return all;
 }
 
@@ -88,13 +86,10 @@ bool swappable_memory::prepare_host() {
   CUcontext context = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [address, one] : ranges_) {
-      context = one.context;
-      if (one.is_wired) {
-        continue;
-      }
-      for (const chunk& part : one.chunks) {
-        needed += part.has_place() ? 0 : part.bytes;
+    for (const chunk* const one : all_chunks()) {
+      context = one->context;
+      for (const host_place& part : one->places) {
+        needed += part.is_there() ? 0 : part.bytes;
       }
     }
   }
@@ -182,12 +177,12 @@ void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
   std::size_t bytes = 0;
   bool is_right = true;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const auto& [part, address, of, is_kept] = all[i];
+    const auto& [of, part, is_kept] = all[i];
     const driver_scope scope(of->context);
-    if (part->handle != 0 && part->copy != nullptr && !is_kept) {
-      is_right &=
-          call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy), address,
-                                part->bytes, stream_of(of->context)) == CUDA_SUCCESS;
+    if (of->handle != 0 && part->copy != nullptr && !is_kept) {
+      is_right &= call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(part->copy),
+                                        all[i].address(), part->bytes,
+                                        stream_of(of->context)) == CUDA_SUCCESS;
       copied += part->bytes;
     }
     bytes += part->bytes;
@@ -213,8 +208,11 @@ void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
       copy_again(all, begin, one.end);
     }
     for (; begin < one.end; ++begin) {
-      resident_ -= all[begin].which->handle != 0 ? all[begin].which->bytes : 0;
-      release_chunk(all[begin].address, *all[begin].which);
+      chunk& gone = *all[begin].of;
+      if (all[begin].is_last()) {
+        resident_ -= gone.handle != 0 ? gone.bytes : 0;
+        release(gone);
+      }
     }
     crash_point("batch_released");
     publish_memory(size_, resident_);
@@ -226,8 +224,8 @@ void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
 bool swappable_memory::copy_now(std::byte* to, const moving& one) {
   const driver_scope scope(one.of->context);
   const CUstream stream = stream_of(one.of->context);
-  return call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(to), one.address,
-                               one.which->bytes, stream) == CUDA_SUCCESS &&
+  return call_driver<CUresult>(id_cuMemcpyDtoHAsync_v2, static_cast<void*>(to), one.address(),
+                               one.part->bytes, stream) == CUDA_SUCCESS &&
          call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
 }
 
@@ -235,8 +233,8 @@ bool swappable_memory::copy_now(std::byte* to, const moving& one) {
 void swappable_memory::copy_again(const std::vector<moving>& all, std::size_t begin,
                                   std::size_t end) {
   for (; begin < end; ++begin) {
-    const auto& [part, address, of, is_kept] = all[begin];
-    if (part->handle == 0 || part->copy == nullptr || is_kept) {
+    const auto& [of, part, is_kept] = all[begin];
+    if (of->handle == 0 || part->copy == nullptr || is_kept) {
       continue;
     }
     if (!copy_now(part->copy, all[begin])) {
@@ -263,30 +261,29 @@ void swappable_memory::note_failure(CUcontext context) {
   broken_.insert(context);
 }
 
-/** Finds places on the host for all chunks that have none. Returns false, and gives them back. */
+/** Finds places on the host for all parts that have none. Returns false, and gives them back. */
 bool swappable_memory::find_places(std::vector<moving>& all) {
   std::size_t needed = 0;
-  for (const moving& one : all) {
-    needed += one.which->handle != 0 && !one.which->has_place() ? one.which->bytes : 0;
+  for (const auto& [of, part, is_kept] : all) {
+    needed += of->handle != 0 && !part->is_there() ? part->bytes : 0;
   }
   if (needed == 0) {
     return true;
   }
   const driver_scope scope(all.front().of->context);
   pool_.prepare(needed, needed);
-  std::vector<chunk*> placed;
-  for (const moving& one : all) {
-    chunk& part = *one.which;
-    if (part.handle == 0 || part.has_place()) {
+  std::vector<host_place*> placed;
+  for (const auto& [of, part, is_kept] : all) {
+    if (of->handle == 0 || part->is_there()) {
       continue;
     }
-    part.copy = pool_.take(part.bytes);
-    if (part.copy == nullptr) {
-      part.file = files_.take(part.bytes);
+    part->copy = pool_.take(part->bytes);
+    if (part->copy == nullptr) {
+      part->file = files_.take(part->bytes);
     }
-    placed.push_back(&part);
-    if (!part.has_place()) {
-      for (chunk* const given : placed) {
+    placed.push_back(part);
+    if (!part->is_there()) {
+      for (host_place* const given : placed) {
         give_place(*given);
       }
       return false;
@@ -298,8 +295,8 @@ bool swappable_memory::find_places(std::vector<moving>& all) {
 /** Copies what has its place in the file. Nothing is released before all is written. */
 int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t& copied) {
   for (const moving& one : all) {
-    const auto& [part, address, of, is_kept] = one;
-    if (part->handle == 0 || part->file == swap_file::none || is_kept) {
+    const auto& [of, part, is_kept] = one;
+    if (of->handle == 0 || part->file == swap_file::none || is_kept) {
       continue;
     }
     const driver_scope scope(of->context);
@@ -320,31 +317,49 @@ int swappable_memory::write_files(const std::vector<moving>& all, std::uint64_t&
   return 0;
 }
 
-/** Copies a chunk from the file to the GPU. Returns false if that fails. */
-bool swappable_memory::read_file(const moving& one) {
+bool swappable_memory::copy_in(const moving& one) {
+  const host_place& part = *one.part;
   const CUstream stream = stream_of(one.of->context);
-  return files_.read(one.which->file, staging_, one.which->bytes) == 0 &&
-         call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, one.address,
-                               static_cast<const void*>(staging_), one.which->bytes,
+  const bool is_of_file = part.copy == nullptr;
+  if (is_of_file && part.file == swap_file::none) {
+    return true;
+  }
+  const std::byte* const from = is_of_file ? staging_ : part.copy;
+  return (!is_of_file || files_.read(part.file, staging_, part.bytes) == 0) &&
+         call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, one.address(),
+                               static_cast<const void*>(from), part.bytes,
                                stream) == CUDA_SUCCESS &&
-         call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS;
+         (!is_of_file || call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS);
 }
 
 move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>& progress) {
-  std::vector<moving> all = all_chunks();
+  std::vector<moving> all;
   const bool was_written = writes() != writes_then_;
-  for (moving& one : all) {
-    one.is_kept = !was_written && one.which->has_place();
-  }
-  if (!find_places(all)) {
-    return {ENOMEM, 0, 0};
-  }
-  crash_point("places_found");
   move_result result;
   stopwatch watch;
-  result.error = write_files(all, result.bytes);
+  const std::vector<chunk*> chunks = all_chunks();
+  for (chunk* const one : chunks) {
+    const driver_scope scope(one->context);
+    if (one->handle != 0 && open_window(*one) != CUDA_SUCCESS) {
+      result.error = ENOMEM;
+    }
+    for (host_place& part : one->places) {
+      all.push_back({one, &part, !was_written && part.is_there()});
+    }
+  }
+  watch.stop();
+  if (result.error == 0 && !find_places(all)) {
+    result.error = ENOMEM;
+  }
+  watch.go_on();
+  if (result.error == 0) {
+    crash_point("places_found");
+    result.error = write_files(all, result.bytes);
+  }
   if (result.error == 0) {
     copy_out(all, result.bytes, progress);
+  } else {
+    std::for_each(chunks.begin(), chunks.end(), [](chunk* one) { close_window(*one); });
   }
   watch.stop();
   result.ns = watch.ns();
@@ -356,19 +371,19 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
   move_result result;
   stopwatch watch;
   std::set<CUcontext> used;
-  for (const moving& one : all_chunks()) {
-    const auto& [part, address, of, is_kept] = one;
-    if (part->handle != 0) {
+  const std::vector<chunk*> chunks = all_chunks();
+  for (chunk* const one : chunks) {
+    if (one->handle != 0) {
       continue;
     }
-    const driver_scope scope(of->context);
+    const driver_scope scope(one->context);
     CUresult made = CUDA_ERROR_OUT_OF_MEMORY;
     while (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
       watch.stop();
-      result.error = may_have(resident_ + part->bytes) ? 0 : ECANCELED;
+      result.error = may_have(resident_ + one->bytes) ? 0 : ECANCELED;
       watch.go_on();
       if (result.error == 0) {
-        made = make_chunk(address, *part, of->device);
+        made = make(*one);
       }
       if (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
         watch.stop();
@@ -379,36 +394,31 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     if (result.error != 0) {
       break;
     }
-    const std::vector<CUmemAccessDesc> access = access_of(of->device);
-    if (made != CUDA_SUCCESS ||
-        call_driver<CUresult>(id_cuMemSetAccess, address, part->bytes, access.data(),
-                              access.size()) != CUDA_SUCCESS) {
-      note_failure(of->context);
+    if (made != CUDA_SUCCESS) {
+      note_failure(one->context);
       continue;
     }
-    resident_ += part->bytes;
+    resident_ += one->bytes;
     publish_memory(size_, resident_);
     crash_point("chunk_entered");
-    bool is_right = true;
-    if (part->copy != nullptr) {
-      is_right = call_driver<CUresult>(id_cuMemcpyHtoDAsync_v2, address,
-                                       static_cast<const void*>(part->copy), part->bytes,
-                                       stream_of(of->context)) == CUDA_SUCCESS;
-      used.insert(of->context);
-    } else if (part->file != swap_file::none) {
-      is_right = read_file(one);
-      crash_point("file_read");
+    bool is_right = open_window(*one) == CUDA_SUCCESS;
+    for (host_place& part : one->places) {
+      is_right = is_right && copy_in({one, &part});
     }
     if (!is_right) {
-      note_failure(of->context);
+      note_failure(one->context);
     }
-    result.bytes += part->bytes;
+    used.insert(one->context);
+    result.bytes += one->bytes;
   }
   for (const CUcontext context : used) {
     const driver_scope scope(context);
     if (call_driver<CUresult>(id_cuStreamSynchronize, stream_of(context)) != CUDA_SUCCESS) {
       note_failure(context);
     }
+  }
+  for (chunk* const one : chunks) {
+    close_window(*one);
   }
   crash_point("moved_in");
   watch.stop();

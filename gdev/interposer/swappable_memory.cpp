@@ -97,16 +97,31 @@ void swappable_memory::note_context(CUcontext made) {
   contexts_.insert(made);
 }
 
-void swappable_memory::note_size(std::uint64_t bytes, bool is_more) {
+void swappable_memory::count(const chunk& made) {
   const std::lock_guard lock(mutex_);
-  size_ = is_more ? size_ + bytes : size_ - bytes;
-  resident_ = is_more ? resident_ + bytes : resident_ - bytes;
+  size_ += made.bytes;
+  resident_ += made.bytes;
+  contexts_.insert(made.context);
   publish_memory(size_, resident_);
 }
 
 std::uint64_t swappable_memory::size() {
   const std::lock_guard lock(mutex_);
   return size_;
+}
+
+void swappable_memory::release_counted(chunk& gone) {
+  const bool was_there = gone.handle != 0;
+  release(gone);
+  for (host_place& one : gone.places) {
+    give_place(one);
+  }
+  const std::lock_guard lock(mutex_);
+  if (!gone.is_wired) {
+    size_ -= gone.bytes;
+    resident_ -= was_there ? gone.bytes : 0;
+    publish_memory(size_, resident_);
+  }
 }
 
 std::vector<CUmemAccessDesc> swappable_memory::access_of(CUdevice device) {
@@ -120,8 +135,10 @@ std::vector<CUmemAccessDesc> swappable_memory::access_of(CUdevice device) {
 
 // --- Allocations ---
 
-/** Makes a chunk at its address, which can be used when it has been given access. */
-CUresult swappable_memory::make_chunk(CUdeviceptr address, chunk& made, CUdevice device) {
+namespace {
+
+/** Returns the properties of what gdev makes for allocations. */
+CUmemAllocationProp properties_on(CUdevice device) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = on(device);
@@ -130,35 +147,12 @@ CUresult swappable_memory::make_chunk(CUdeviceptr address, chunk& made, CUdevice
   }
   properties.allocFlags.gpuDirectRDMACapable = static_cast<unsigned char>(
       attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) != 0);
-  CUmemGenericAllocationHandle handle = 0;
-  CUresult result =
-      call_driver<CUresult>(id_cuMemCreate, &handle, made.bytes,
-                            static_cast<const CUmemAllocationProp*>(&properties), 0ULL);
-  if (result != CUDA_SUCCESS) {
-    return result;
-  }
-  crash_point("chunk_made");
-  result = call_driver<CUresult>(id_cuMemMap, address, made.bytes, std::size_t{0}, handle, 0ULL);
-  if (result != CUDA_SUCCESS) {
-    call_driver<CUresult>(id_cuMemRelease, handle);
-    return result;
-  }
-  made.handle = handle;
-  crash_point("chunk_mapped");
-  return CUDA_SUCCESS;
+  return properties;
 }
 
-void swappable_memory::release_chunk(CUdeviceptr address, chunk& gone) {
-  if (gone.handle != 0) {
-    call_driver<CUresult>(id_cuMemUnmap, address, gone.bytes);
-    crash_point("chunk_unmapped");
-    call_driver<CUresult>(id_cuMemRelease, gone.handle);
-    gone.handle = 0;
-    crash_point("chunk_released");
-  }
-}
+}  // namespace
 
-void swappable_memory::give_place(chunk& one) {
+void swappable_memory::give_place(host_place& one) {
   if (one.copy != nullptr) {
     pool_.give(std::exchange(one.copy, nullptr), one.bytes);
   }
@@ -167,13 +161,9 @@ void swappable_memory::give_place(chunk& one) {
   }
 }
 
-/** Gives back all that a range has, but for what it holds of the account. */
 void swappable_memory::unmake(CUdeviceptr address, range& gone) {
-  CUdeviceptr at = address;
   for (chunk& one : gone.chunks) {
-    release_chunk(at, one);
-    give_place(one);
-    at += one.bytes;
+    release_counted(one);
   }
   crash_point("range_unmade");
   call_driver<CUresult>(id_cuMemAddressFree, address, gone.size);
@@ -188,11 +178,13 @@ CUresult swappable_memory::allocate(CUdeviceptr* address, std::size_t bytes,
   if (address == nullptr || made.size < bytes || made.size % granularity != 0) {
     return address == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (call_driver<CUresult>(id_cuCtxGetCurrent, &made.context) != CUDA_SUCCESS ||
-      call_driver<CUresult>(id_cuCtxGetDevice, &made.device) != CUDA_SUCCESS) {
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+  if (call_driver<CUresult>(id_cuCtxGetCurrent, &context) != CUDA_SUCCESS ||
+      call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
-  const driver_scope scope(made.context);
+  const driver_scope scope(context);
   free_deferred();
   CUdeviceptr base = 0;
   CUresult result = call_driver<CUresult>(id_cuMemAddressReserve, &base, made.size, std::size_t{0},
@@ -201,30 +193,44 @@ CUresult swappable_memory::allocate(CUdeviceptr* address, std::size_t bytes,
     return result;
   }
   crash_point("range_reserved");
-  for (std::size_t at = 0; at < made.size && result == CUDA_SUCCESS;) {
-    chunk& one = made.chunks.emplace_back();
-    one.bytes = std::min(chunk_bytes, made.size - at);
-    result = make_chunk(base + at, one, made.device);
+  const CUmemAllocationProp properties = properties_on(device);
+  const std::vector<CUmemAccessDesc> access = access_of(device);
+  for (std::size_t at = 0; at < made.size;) {
+    chunk one(properties, std::min(chunk_bytes, made.size - at), context);
+    one.mappings.push_back({base + at, access});
+    result = make(one);
+    if (result != CUDA_SUCCESS) {
+      unmake(base, made);
+      return result;
+    }
+    count(one);
+    crash_point("chunk_counted");
     at += one.bytes;
+    made.chunks.push_back(std::move(one));
   }
-  if (result == CUDA_SUCCESS) {
-    const std::vector<CUmemAccessDesc> access = access_of(made.device);
-    result =
-        call_driver<CUresult>(id_cuMemSetAccess, base, made.size, access.data(), access.size());
-  }
-  if (result != CUDA_SUCCESS) {
-    unmake(base, made);
-    return result;
-  }
-  crash_point("range_accessed");
-  note_size(made.size, true);
-  crash_point("range_counted");
   const std::lock_guard lock(mutex_);
-  contexts_.insert(made.context);
   ranges_[base] = std::move(made);
   *address = base;
   crash_point("range_published");
   return CUDA_SUCCESS;
+}
+
+CUresult swappable_memory::add(chunk& made) {
+  const CUresult result = make(made);
+  if (result == CUDA_SUCCESS) {
+    count(made);
+    const std::lock_guard lock(mutex_);
+    others_.insert(&made);
+  }
+  return result;
+}
+
+void swappable_memory::remove(chunk& gone) {
+  {
+    const std::lock_guard lock(mutex_);
+    others_.erase(&gone);
+  }
+  release_counted(gone);
 }
 
 bool swappable_memory::begins_at(CUdeviceptr address) {
@@ -234,15 +240,16 @@ bool swappable_memory::begins_at(CUdeviceptr address) {
 
 bool swappable_memory::find(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes) {
   const std::lock_guard lock(mutex_);
-  auto found = ranges_.upper_bound(address);
-  if (found == ranges_.begin() || address - (--found)->first >= found->second.bytes) {
+  CUdeviceptr begin = 0;
+  const range* const found = range_at(address, &begin);
+  if (found == nullptr) {
     return false;
   }
   if (base != nullptr) {
-    *base = found->first;
+    *base = begin;
   }
   if (bytes != nullptr) {
-    *bytes = found->second.bytes;
+    *bytes = found->bytes;
   }
   return true;
 }
@@ -257,11 +264,10 @@ void swappable_memory::free_deferred() {
     freed = std::exchange(deferred_, {});
   }
   for (auto& [address, one] : freed) {
-    const driver_scope scope(one.context);
+    const driver_scope scope(one.chunks.front().context);
     call_driver<CUresult>(id_cuCtxSynchronize);
     unmake(address, one);
     crash_point("range_freed");
-    note_size(one.is_wired ? 0 : one.size, false);
   }
 }
 
@@ -285,7 +291,7 @@ void swappable_memory::free_all(CUcontext context) {
     for (std::map<CUdeviceptr, range>* const from : {&ranges_, &deferred_}) {
       for (auto one = from->begin(); one != from->end();) {
         const auto next = std::next(one);
-        if (one->second.context == context) {
+        if (one->second.chunks.front().context == context) {
           freed.insert(from->extract(one));
         }
         one = next;
@@ -296,6 +302,7 @@ void swappable_memory::free_all(CUcontext context) {
     broken_.erase(context);
   }
   pool_.forget_context();
+  find_new_context(context);
   if (freed.empty()) {
     return;
   }
@@ -303,8 +310,31 @@ void swappable_memory::free_all(CUcontext context) {
   call_driver<CUresult>(id_cuCtxSynchronize);
   for (auto& [address, one] : freed) {
     unmake(address, one);
-    note_size(one.is_wired ? 0 : one.size, false);
   }
+}
+
+void swappable_memory::find_new_context(CUcontext ended) {
+  std::vector<chunk*> left;
+  {
+    const std::lock_guard lock(mutex_);
+    std::copy_if(others_.begin(), others_.end(), std::back_inserter(left),
+                 [ended](const chunk* one) { return one->context == ended; });
+  }
+  if (left.empty()) {
+    return;
+  }
+  for (const CUcontext other : all_contexts()) {
+    const driver_scope scope(other);
+    CUdevice device = 0;
+    if (call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS &&
+        device == left.front()->device()) {
+      for (chunk* const one : left) {
+        one->context = other;
+      }
+      return;
+    }
+  }
+  wire_all(left);
 }
 
 CUresult swappable_memory::give_access(CUdevice owner, CUdevice user) {
@@ -314,13 +344,20 @@ CUresult swappable_memory::give_access(CUdevice owner, CUdevice user) {
     if (!peers_[owner].insert(user).second) {
       return CUDA_SUCCESS;
     }
-    for (const auto& [address, one] : ranges_) {
-      if (one.device == owner) {
-        changed.emplace_back(address, one.size);
+  }
+  const std::vector<CUmemAccessDesc> access = access_of(owner);
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, one] : ranges_) {
+      if (one.chunks.front().device() != owner) {
+        continue;
+      }
+      changed.emplace_back(address, one.size);
+      for (chunk& part : one.chunks) {
+        part.mappings.front().access = access;
       }
     }
   }
-  const std::vector<CUmemAccessDesc> access = access_of(owner);
   CUresult result = CUDA_SUCCESS;
   for (const auto& [address, size] : changed) {
     result = call_driver<CUresult>(id_cuMemSetAccess, address, size, access.data(), access.size());

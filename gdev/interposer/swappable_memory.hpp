@@ -1,16 +1,17 @@
 /**
  * Device memory that leaves the GPU with a turn, and keeps its addresses.
  *
- * An allocation is a range of addresses with chunks of physical memory behind it (cuMemCreate).
+ * An allocation is a range of addresses with chunks of physical memory behind it (chunk.hpp).
  * Moving out copies the chunks to the host and releases them; the range stays, without access.
  * Moving in makes new chunks in the same places. All or nothing: a kernel may reach any address.
+ * Chunks that programs make themselves move with them (handles.hpp).
  *
  * What has a copy on the host and has not been written since is not copied again: if nothing was
  * submitted that writes on the device since the last move in.
  *
- * Who changes the ranges holds a submission (gate.hpp); moves run while the gate is closed and none
- * is held. So the two exclude each other, and moves need no lock. `mutex_` is for the threads that
- * allocate and free at the same time; it is not held across calls of the driver.
+ * Who changes the ranges or chunks holds a submission or a memory_pass (gate.hpp); moves run while
+ * none is held. So the two exclude each other, and moves need no lock. `mutex_` is for the threads
+ * that allocate and free at the same time; it is not held across calls of the driver.
  */
 #pragma once
 
@@ -26,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "interposer/chunk.hpp"
 #include "interposer/client.hpp"
 #include "interposer/host_pool.hpp"
 #include "interposer/ledger.hpp"
@@ -65,7 +67,11 @@ class swappable_memory {
   CUresult free(CUdeviceptr address);
   /** Notes a context: drain() waits for its work. */
   void note_context(CUcontext made);
-  /** Frees all of a context, which is about to end. The caller holds a submission. */
+  /**
+   * Frees all of a context, which is about to end. The caller holds a submission.
+   *
+   * Chunks of handles are copied in another context from then on; if there is none, they are wired.
+   */
   void free_all(CUcontext context);
   /** Finds the allocation that contains an address. Returns false if it is none of these. */
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes);
@@ -73,6 +79,15 @@ class swappable_memory {
   CUresult give_access(CUdevice owner, CUdevice user);
   /** Returns the access to memory of a device: its own, and that of devices it was given to. */
   [[nodiscard]] std::vector<CUmemAccessDesc> access_of(CUdevice device);
+
+  // --- Chunks of handles (handles.hpp). They must not move in memory ---
+
+  /** Makes a chunk, which moves from now on. The caller holds a submission. */
+  CUresult add(chunk& made);
+  /** Releases a chunk. The caller holds a memory_pass. */
+  void remove(chunk& gone);
+  /** Keeps a chunk on the GPU. The caller holds a submission. */
+  void wire(chunk& wired) { wire_all({&wired}); }
 
   // --- Memory that others know by more than its address (wiring.cpp) ---
 
@@ -118,44 +133,31 @@ class swappable_memory {
                                     const std::function<bool()>& is_full);
 
  private:
-  struct chunk {
-    std::size_t bytes = 0;
-    CUmemGenericAllocationHandle handle = 0;  // 0: not on the GPU
-    std::byte* copy = nullptr;                // on the host
-    std::int64_t file = swap_file::none;      // or there
-
-    [[nodiscard]] bool has_place() const noexcept {
-      return copy != nullptr || file != swap_file::none;
-    }
-  };
-
   struct range {
-    std::size_t bytes = 0;  // as asked for
-    std::size_t size = 0;   // of the addresses
-    CUcontext context = nullptr;
-    CUdevice device = 0;
-    std::vector<chunk> chunks;
+    std::size_t bytes = 0;      // as asked for
+    std::size_t size = 0;       // of the addresses
+    std::vector<chunk> chunks;  // not empty; all of one context
     std::shared_ptr<holding> held;
-    bool is_wired = false;
     std::shared_ptr<void> kept;
   };
 
-  /** A chunk with its address, for a move. */
+  /** A part of a chunk, for a move. */
   struct moving {
-    chunk* which = nullptr;
-    CUdeviceptr address = 0;
-    range* of = nullptr;
+    chunk* of = nullptr;
+    host_place* part = nullptr;
     bool is_kept = false;  // the host has these bytes already
+
+    [[nodiscard]] CUdeviceptr address() const noexcept { return of->address() + part->offset; }
+    [[nodiscard]] bool is_last() const noexcept { return part == &of->places.back(); }
   };
 
-  CUresult make_chunk(CUdeviceptr address, chunk& made, CUdevice device);
-  void release_chunk(CUdeviceptr address, chunk& gone);
   [[nodiscard]] bool find_places(std::vector<moving>& all);
   [[nodiscard]] int write_files(const std::vector<moving>& all, std::uint64_t& copied);
-  [[nodiscard]] bool read_file(const moving& one);
-  /** Gives back the chunk's place on the host, if it has one. */
-  void give_place(chunk& one);
-  /** Copies a chunk to the host, and waits for that. Returns false if it fails. */
+  /** Copies a part to the GPU; those in the host's memory in the stream of their context. */
+  [[nodiscard]] bool copy_in(const moving& one);
+  /** Gives back the part's place on the host, if it has one. */
+  void give_place(host_place& one);
+  /** Copies a part to the host, and waits for that. Returns false if it fails. */
   [[nodiscard]] bool copy_now(std::byte* to, const moving& one);
   void copy_out(std::vector<moving>& all, std::uint64_t& copied,
                 const std::function<void(std::uint64_t)>& progress);
@@ -163,18 +165,26 @@ class swappable_memory {
   void note_failure(CUcontext context);
   [[nodiscard]] bool synchronize(CUcontext context);
   [[nodiscard]] std::vector<CUcontext> all_contexts();
+  /** Gives back all that a range has, but for what it holds of the account. */
   void unmake(CUdeviceptr address, range& gone);
   void free_deferred();
-  void note_size(std::uint64_t bytes, bool is_more);
+  void wire_all(const std::vector<chunk*>& wired);
+  /** Counts a chunk that was made. */
+  void count(const chunk& made);
+  /** Releases a chunk, and counts it no more. */
+  void release_counted(chunk& gone);
+  void find_new_context(CUcontext ended);
   /** Returns the allocation that contains an address, or null. `mutex_` is held. */
   [[nodiscard]] range* range_at(CUdeviceptr address, CUdeviceptr* begin);
-  [[nodiscard]] std::vector<moving> all_chunks();
+  /** Returns all that moves. */
+  [[nodiscard]] std::vector<chunk*> all_chunks();
   [[nodiscard]] std::uint64_t writes() const;
   CUstream stream_of(CUcontext context);
 
   std::mutex mutex_;  // guards what follows, but for moves
   std::map<CUdeviceptr, range> ranges_;
   std::map<CUdeviceptr, range> deferred_;  // freed while graphs were captured
+  std::set<chunk*> others_;                // of handles
   std::map<CUdevice, std::set<CUdevice>> peers_;
   std::set<CUcontext> contexts_;
   std::map<CUcontext, CUstream> streams_;  // for moves

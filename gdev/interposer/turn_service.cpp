@@ -190,6 +190,7 @@ class turn_service {
       error = moved.error;
       if (error == 0) {
         crash_point("moved_out");
+        park_memory();
         is_off_ = true;
         has_asked_ = false;
         retry_at_ = {};
@@ -247,6 +248,7 @@ class turn_service {
   /** Moves everything in, as the daemon gives room. */
   void enter() {
     const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
+    unpark_memory();
     const move_result moved = swappable().move_in(
         [&](std::uint64_t bytes) {
           while (goes_on() && has_daemon() && read_turn().room < bytes) {
@@ -272,7 +274,9 @@ class turn_service {
     has_asked_ = false;
     if (!is_in) {
       // The order has changed. What came in is as it was on the host.
-      static_cast<void>(swappable().move_out([](std::uint64_t) {}));
+      if (swappable().move_out([](std::uint64_t) {}).error == 0) {
+        park_memory();
+      }
       tell_turn(turn_event::left);
       return;
     }

@@ -23,8 +23,31 @@ swappable_memory::range* swappable_memory::range_at(CUdeviceptr address, CUdevic
   return &found->second;
 }
 
+void swappable_memory::wire_all(const std::vector<chunk*>& wired) {
+  std::vector<host_place*> places;
+  {
+    const std::lock_guard lock(mutex_);
+    for (chunk* const one : wired) {
+      if (std::exchange(one->is_wired, true)) {
+        continue;
+      }
+      // All is on the GPU, but in a broken context: the gate opens only when all is in.
+      size_ -= one->bytes;
+      resident_ -= one->handle != 0 ? one->bytes : 0;
+      for (host_place& part : one->places) {
+        places.push_back(&part);
+      }
+    }
+    publish_memory(size_, resident_);
+  }
+  crash_point("wired");
+  for (host_place* const one : places) {
+    give_place(*one);
+  }
+}
+
 bool swappable_memory::wire(CUdeviceptr address) {
-  std::vector<std::pair<std::byte*, std::size_t>> copies;
+  std::vector<chunk*> all;
   {
     const std::lock_guard lock(mutex_);
     CUdeviceptr begin = 0;
@@ -32,27 +55,11 @@ bool swappable_memory::wire(CUdeviceptr address) {
     if (found == nullptr) {
       return false;
     }
-    if (found->is_wired) {
-      return true;
-    }
-    found->is_wired = true;
-    crash_point("range_wired");
-    // All of it is on the GPU, but in a broken context: the gate opens only when all is in.
-    size_ -= found->size;
-    resident_ -= std::min<std::uint64_t>(resident_, found->size);
-    publish_memory(size_, resident_);
     for (chunk& one : found->chunks) {
-      if (one.copy != nullptr) {
-        copies.emplace_back(std::exchange(one.copy, nullptr), one.bytes);
-      }
-      if (one.file != swap_file::none) {
-        files_.give(std::exchange(one.file, swap_file::none), one.bytes);
-      }
+      all.push_back(&one);
     }
   }
-  for (const auto& [copy, bytes] : copies) {
-    pool_.give(copy, bytes);
-  }
+  wire_all(all);
   return true;
 }
 

@@ -7,6 +7,7 @@
 #include "interposer/gated_calls.hpp"
 #include "interposer/get_proc_address.hpp"
 #include "interposer/graph_memory.hpp"
+#include "interposer/handle_calls.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/memory_calls.hpp"
 #include "interposer/module_calls.hpp"
@@ -20,8 +21,9 @@ void* wrapper_of(function_id id) noexcept {
     case id_cuGetProcAddress_v2_ptsz: return reinterpret_cast<void*>(&get_proc_address_v2);
     default: break;
   }
-  for (void* (*const find)(function_id) noexcept : {graph_wrapper, gated_wrapper, memory_wrapper,
-                                                    context_wrapper, ipc_wrapper, module_wrapper}) {
+  for (void* (*const find)(function_id) noexcept :
+       {graph_wrapper, gated_wrapper, memory_wrapper, handle_wrapper, context_wrapper, ipc_wrapper,
+        module_wrapper}) {
     if (void* const found = find(id); found != nullptr) {
       return found;
     }

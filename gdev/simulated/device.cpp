@@ -41,6 +41,20 @@ CUresult make_inaccessible(CUdeviceptr address, std::size_t bytes) noexcept {
              : CUDA_SUCCESS;
 }
 
+/** Returns the properties of what can be shared by a descriptor. */
+CUmemAllocationProp exportable() noexcept {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  return properties;
+}
+
+/** Returns the access that the device gets to its own memory. */
+CUmemAccessDesc all_access() noexcept {
+  return {exportable().location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+}
+
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                         std::chrono::steady_clock::now().time_since_epoch())
@@ -93,7 +107,9 @@ CUresult device::reserve(CUdeviceptr* address, std::size_t bytes, std::size_t al
 CUresult device::free_reservation(CUdeviceptr address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(address);
-  if (found == ranges_.end() || found->second.bytes != bytes || found->second.is_allocation) {
+  const auto mapped = first_in(address);
+  if (found == ranges_.end() || found->second.bytes != bytes || found->second.is_allocation ||
+      (mapped != mapped_.end() && mapped->first < address + bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   free_range(found);
@@ -106,14 +122,23 @@ void device::free_range(std::map<CUdeviceptr, range>::iterator which) {
   ranges_.erase(which);
 }
 
-CUmemGenericAllocationHandle device::add_handle(std::shared_ptr<chunk> memory) {
-  auto owner = std::make_unique<allocation_handle>(allocation_handle{std::move(memory)});
-  const auto handle = reinterpret_cast<CUmemGenericAllocationHandle>(owner.get());
-  handles_.insert(owner.release());
+CUmemGenericAllocationHandle device::add_handle(chunk memory,
+                                                const CUmemAllocationProp& properties) {
+  const auto made =
+      std::make_shared<allocation_handle>(allocation_handle{std::move(memory), properties});
+  const auto handle = reinterpret_cast<CUmemGenericAllocationHandle>(made.get());
+  const std::lock_guard lock(mutex_);
+  handles_[handle] = made;
   return handle;
 }
 
-CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes) {
+std::shared_ptr<allocation_handle> device::find_handle(CUmemGenericAllocationHandle handle) {
+  const auto found = handles_.find(handle);
+  return found == handles_.end() ? nullptr : found->second;
+}
+
+CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                        const CUmemAllocationProp& properties) {
   if (handle == nullptr || bytes == 0 || bytes % block_bytes != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -121,67 +146,142 @@ CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes)
   if (made.blocks.empty()) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  const std::lock_guard lock(mutex_);
-  *handle = add_handle(std::make_shared<chunk>(std::move(made)));
+  *handle = add_handle(std::move(made), properties);
   return CUDA_SUCCESS;
 }
 
 CUresult device::release(CUmemGenericAllocationHandle handle) {
-  auto* const which = reinterpret_cast<allocation_handle*>(handle);
   const std::lock_guard lock(mutex_);
-  if (handles_.erase(which) == 0) {
+  const std::shared_ptr<allocation_handle> which = find_handle(handle);
+  if (which == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  delete which;
+  if (--which->references == 0) {
+    handles_.erase(handle);
+  }
   return CUDA_SUCCESS;
 }
 
+device::mappings::iterator device::first_in(CUdeviceptr address) {
+  const auto after = mapped_.upper_bound(address);
+  if (after == mapped_.begin()) {
+    return after;
+  }
+  const auto before = std::prev(after);
+  return address - before->first < before->second.bytes() ? before : after;
+}
+
+bool device::has_whole_mappings(CUdeviceptr address, std::size_t bytes) {
+  const CUdeviceptr end = address + bytes;
+  for (auto one = first_in(address); one != mapped_.end() && one->first < end; ++one) {
+    if (one->first < address || one->first + one->second.bytes() > end) {
+      return false;
+    }
+  }
+  return true;
+}
+
 CUresult device::map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) {
-  auto* const which = reinterpret_cast<allocation_handle*>(handle);
   const std::lock_guard lock(mutex_);
-  if (!handles_.contains(which) || bytes != which->memory->blocks.size() * block_bytes) {
+  const std::shared_ptr<allocation_handle> which = find_handle(handle);
+  if (which == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (bytes != which->memory.blocks.size() * block_bytes) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   auto found = ranges_.upper_bound(address);
+  const auto mapped = first_in(address);
   if (found == ranges_.begin() || (--found)->second.is_allocation ||
-      address + bytes > found->first + found->second.bytes) {
+      address + bytes > found->first + found->second.bytes ||
+      (mapped != mapped_.end() && mapped->first < address + bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   // The mappings hold the chunk from now on.
-  memory_.map(*which->memory, pointer(address));
-  mapped_[address] = which->memory;
+  memory_.map(which->memory, pointer(address));
+  mapped_[address] = {which, {}};
   return CUDA_SUCCESS;
 }
 
 CUresult device::retain(CUmemGenericAllocationHandle* handle, CUdeviceptr address) {
   const std::lock_guard lock(mutex_);
-  const auto found = mapped_.find(address);
-  if (found == mapped_.end()) {
+  const auto found = first_in(address);
+  if (found == mapped_.end() || found->first > address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *handle = add_handle(found->second);
+  const std::shared_ptr<allocation_handle>& which = found->second.of;
+  ++which->references;
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(which.get());
+  handles_[*handle] = which;
   return CUDA_SUCCESS;
 }
 
 CUresult device::unmap(CUdeviceptr address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
+  if (!has_whole_mappings(address, bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   mapped_.erase(mapped_.lower_bound(address), mapped_.lower_bound(address + bytes));
   return make_inaccessible(address, bytes);
 }
 
-CUresult device::set_access(CUdeviceptr address, std::size_t bytes, bool may_write) {
-  return mprotect(pointer(address), bytes, may_write ? PROT_READ | PROT_WRITE : PROT_READ) == 0
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult device::export_handle(int* file, CUmemGenericAllocationHandle handle) {
-  auto* const which = reinterpret_cast<allocation_handle*>(handle);
+CUresult device::set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc& access) {
+  constexpr CUdevice peer = 1;  // a device that may have access, and is not there otherwise
+  if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || access.location.id < 0 ||
+      access.location.id > peer) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
   const std::lock_guard lock(mutex_);
-  if (file == nullptr || !handles_.contains(which)) {
+  auto one = mapped_.find(address);
+  if (one == mapped_.end() || !has_whole_mappings(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *file = fcntl(which->memory->file.number(), F_DUPFD_CLOEXEC, 0);
+  const int protection = access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE   ? PROT_NONE
+                         : access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ
+                                                                         : PROT_READ | PROT_WRITE;
+  const CUdeviceptr end = address + bytes;
+  for (; one != mapped_.end() && one->first == address && address < end; ++one) {
+    if (access.location.id != peer &&
+        mprotect(pointer(address), one->second.bytes(), protection) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    one->second.access[access.location.id] = access.flags;
+    address += one->second.bytes();
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult device::get_access(unsigned long long* flags, CUdevice user, CUdeviceptr address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = first_in(address);
+  if (flags == nullptr || found == mapped_.end() || found->first > address) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto given = found->second.access.find(user);
+  *flags = given == found->second.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : given->second;
+  return CUDA_SUCCESS;
+}
+
+CUresult device::properties_of(CUmemAllocationProp* properties,
+                               CUmemGenericAllocationHandle handle) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<allocation_handle> which = find_handle(handle);
+  if (which == nullptr || properties == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *properties = which->properties;
+  return CUDA_SUCCESS;
+}
+
+CUresult device::export_handle(int* file, CUmemGenericAllocationHandle handle,
+                               CUmemAllocationHandleType type) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<allocation_handle> which = find_handle(handle);
+  if (file == nullptr || which == nullptr || type == CU_MEM_HANDLE_TYPE_NONE ||
+      (which->properties.requestedHandleTypes & type) != type) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *file = fcntl(which->memory.file.number(), F_DUPFD_CLOEXEC, 0);
   return *file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
@@ -190,8 +290,7 @@ CUresult device::import_handle(CUmemGenericAllocationHandle* handle, int file) {
   if (found.blocks.empty()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::lock_guard lock(mutex_);
-  *handle = add_handle(std::make_shared<chunk>(std::move(found)));
+  *handle = add_handle(std::move(found), exportable());
   return CUDA_SUCCESS;
 }
 
@@ -201,7 +300,7 @@ CUresult device::allocate(CUdeviceptr* address, std::size_t bytes) {
   }
   const std::size_t size = round_up(bytes, block_bytes);
   CUmemGenericAllocationHandle handle = 0;
-  CUresult result = create(&handle, size);
+  CUresult result = create(&handle, size, exportable());
   if (result != CUDA_SUCCESS) {
     return result;
   }
@@ -210,7 +309,7 @@ CUresult device::allocate(CUdeviceptr* address, std::size_t bytes) {
     result = map(*address, size, handle);
   }
   if (result == CUDA_SUCCESS) {
-    result = set_access(*address, size, true);
+    result = set_access(*address, size, all_access());
   }
   release(handle);
   if (result == CUDA_SUCCESS) {
@@ -268,7 +367,7 @@ CUresult device::first_block_of(std::uint32_t* block, CUdeviceptr address) {
       !found->second.is_allocation) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *block = mapped_.at(found->first)->blocks.front();
+  *block = mapped_.at(found->first).of->memory.blocks.front();
   return CUDA_SUCCESS;
 }
 
@@ -278,17 +377,13 @@ CUresult device::open_chunk(CUdeviceptr* address, std::uint32_t block) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::size_t bytes = found.blocks.size() * block_bytes;
-  CUmemGenericAllocationHandle handle = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    handle = add_handle(std::make_shared<chunk>(std::move(found)));
-  }
+  const CUmemGenericAllocationHandle handle = add_handle(std::move(found), exportable());
   CUresult result = reserve(address, bytes, 0, 0);
   if (result == CUDA_SUCCESS) {
     result = map(*address, bytes, handle);
   }
   release(handle);
-  return result == CUDA_SUCCESS ? set_access(*address, bytes, true) : result;
+  return result == CUDA_SUCCESS ? set_access(*address, bytes, all_access()) : result;
 }
 
 CUresult device::close_chunk(CUdeviceptr address) {

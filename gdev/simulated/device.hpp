@@ -25,7 +25,9 @@ namespace gdev::simulated {
 
 /** A chunk as cuMemCreate() returns it: alive until it is released and unmapped everywhere. */
 struct allocation_handle {
-  std::shared_ptr<chunk> memory;
+  chunk memory;
+  CUmemAllocationProp properties{};
+  unsigned references = 1;
 };
 
 /** Work that was in a stream when the event was recorded. */
@@ -57,14 +59,20 @@ class device {
   CUresult reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
                    CUdeviceptr wanted);
   CUresult free_reservation(CUdeviceptr address, std::size_t bytes);
-  CUresult create(CUmemGenericAllocationHandle* handle, std::size_t bytes);
+  CUresult create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                  const CUmemAllocationProp& properties);
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle);
+  /** Unmaps whole chunks. Where nothing is mapped it does nothing. */
   CUresult unmap(CUdeviceptr address, std::size_t bytes);
-  /** Makes a handle of the chunk that is mapped at an address. */
+  /** Makes one more reference to the chunk that is mapped at an address. */
   CUresult retain(CUmemGenericAllocationHandle* handle, CUdeviceptr address);
-  CUresult set_access(CUdeviceptr address, std::size_t bytes, bool may_write);
-  CUresult export_handle(int* file, CUmemGenericAllocationHandle handle);
+  /** Sets the access to whole chunks, up to the first gap between them. */
+  CUresult set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc& access);
+  CUresult get_access(unsigned long long* flags, CUdevice user, CUdeviceptr address);
+  CUresult properties_of(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle);
+  CUresult export_handle(int* file, CUmemGenericAllocationHandle handle,
+                         CUmemAllocationHandleType type);
   CUresult import_handle(CUmemGenericAllocationHandle* handle, int file);
 
   // --- Allocations ---
@@ -105,16 +113,29 @@ class device {
 
   /** Returns all streams, with the last work in each. */
   [[nodiscard]] std::vector<std::pair<stream*, std::uint64_t>> all_work();
-  /** Makes a handle of a chunk. `mutex_` is held. */
-  CUmemGenericAllocationHandle add_handle(std::shared_ptr<chunk> memory);
+  struct mapping {
+    std::shared_ptr<allocation_handle> of;
+    std::map<CUdevice, CUmemAccess_flags> access;
+
+    [[nodiscard]] std::size_t bytes() const { return of->memory.blocks.size() * block_bytes; }
+  };
+  using mappings = std::map<CUdeviceptr, mapping>;
+
+  CUmemGenericAllocationHandle add_handle(chunk memory, const CUmemAllocationProp& properties);
+  /** Returns the chunk of a handle, or null. `mutex_` is held. */
+  [[nodiscard]] std::shared_ptr<allocation_handle> find_handle(CUmemGenericAllocationHandle handle);
+  /** Returns the first mapping that reaches into a range, or what follows it. `mutex_` is held. */
+  [[nodiscard]] mappings::iterator first_in(CUdeviceptr address);
+  /** Tells whether a range cuts no mapping. `mutex_` is held. */
+  [[nodiscard]] bool has_whole_mappings(CUdeviceptr address, std::size_t bytes);
   stream& find(CUstream where, bool is_per_thread);
   void free_range(std::map<CUdeviceptr, range>::iterator which);
 
   gpu_memory memory_;
   std::mutex mutex_;  // guards all below
   std::map<CUdeviceptr, range> ranges_;
-  std::set<allocation_handle*> handles_;
-  std::map<CUdeviceptr, std::shared_ptr<chunk>> mapped_;  // by their first address
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<allocation_handle>> handles_;
+  mappings mapped_;  // by their first address
   stream default_stream_;
   stream watcher_;              // of record_all()
   std::set<stream*> blocking_;  // these wait for the default stream, and it for them

@@ -260,7 +260,7 @@ GDEV_EXPORT(cuMemCreate, CUmemGenericAllocationHandle* handle, std::size_t bytes
   }
   return properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE
              ? CUDA_ERROR_INVALID_VALUE
-             : the_device().create(handle, bytes);
+             : the_device().create(handle, bytes, *properties);
 }
 
 GDEV_EXPORT(cuMemRelease, CUmemGenericAllocationHandle handle) {
@@ -269,7 +269,7 @@ GDEV_EXPORT(cuMemRelease, CUmemGenericAllocationHandle handle) {
 
 GDEV_EXPORT(cuMemMap, CUdeviceptr address, std::size_t bytes, std::size_t offset,
             CUmemGenericAllocationHandle handle, unsigned long long /*flags*/) {
-  return offset != 0 ? CUDA_ERROR_INVALID_VALUE : the_device().map(address, bytes, handle);
+  return offset != 0 ? CUDA_ERROR_NOT_SUPPORTED : the_device().map(address, bytes, handle);
 }
 
 GDEV_EXPORT(cuMemUnmap, CUdeviceptr address, std::size_t bytes) {
@@ -282,15 +282,34 @@ GDEV_EXPORT(cuMemRetainAllocationHandle, CUmemGenericAllocationHandle* handle, v
 
 GDEV_EXPORT(cuMemSetAccess, CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,
             std::size_t count) {
-  return access == nullptr || count == 0
-             ? CUDA_ERROR_INVALID_VALUE
-             : the_device().set_access(address, bytes,
-                                       access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  CUresult result = access == nullptr || count == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  for (std::size_t i = 0; i < count && result == CUDA_SUCCESS; ++i) {
+    result = the_device().set_access(address, bytes, access[i]);
+  }
+  return result;
+}
+
+GDEV_EXPORT(cuMemGetAccess, unsigned long long* flags, const CUmemLocation* user,
+            CUdeviceptr address) {
+  return the_device().get_access(flags, user->id, address);
+}
+
+GDEV_EXPORT(cuMemGetAllocationPropertiesFromHandle, CUmemAllocationProp* properties,
+            CUmemGenericAllocationHandle handle) {
+  return the_device().properties_of(properties, handle);
+}
+
+/** Does nothing, but only for a handle of this driver. */
+GDEV_EXPORT(cuMulticastBindMem, CUmemGenericAllocationHandle /*object*/, std::size_t /*at*/,
+            CUmemGenericAllocationHandle handle, std::size_t /*offset*/, std::size_t /*bytes*/,
+            unsigned long long /*flags*/) {
+  CUmemAllocationProp unused{};
+  return the_device().properties_of(&unused, handle);
 }
 
 GDEV_EXPORT(cuMemExportToShareableHandle, void* file, CUmemGenericAllocationHandle handle,
-            CUmemAllocationHandleType /*type*/, unsigned long long /*flags*/) {
-  return the_device().export_handle(static_cast<int*>(file), handle);
+            CUmemAllocationHandleType type, unsigned long long /*flags*/) {
+  return the_device().export_handle(static_cast<int*>(file), handle, type);
 }
 
 GDEV_EXPORT(cuMemImportFromShareableHandle, CUmemGenericAllocationHandle* handle, void* file,

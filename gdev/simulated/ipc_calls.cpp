@@ -100,7 +100,8 @@ GDEV_EXPORT(cuMemGetHandleForAddressRange, void* file, CUdeviceptr address, std:
   CUmemGenericAllocationHandle chunk = 0;
   CUresult result = the_device().retain(&chunk, address);
   if (result == CUDA_SUCCESS) {
-    result = the_device().export_handle(static_cast<int*>(file), chunk);
+    result = the_device().export_handle(static_cast<int*>(file), chunk,
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     the_device().release(chunk);
   }
   return result;

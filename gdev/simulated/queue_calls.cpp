@@ -192,6 +192,7 @@ GDEV_EXPORT(cuFuncGetParamInfo, CUfunction which, std::size_t index, std::size_t
 #undef cuMemAllocAsync
 #undef cuMemAllocFromPoolAsync
 #undef cuMemFreeAsync
+#undef cuMemMapArrayAsync
 #undef cuLaunchKernel
 #undef cuLaunchKernelEx
 

@@ -101,3 +101,13 @@ GDEV_EXPORT(GDEV_PTSZ(cuLaunchKernelEx), const CUlaunchConfig* config, CUfunctio
   return launch(reinterpret_cast<gdev::simulated::kernel>(which), parameters, config->hStream,
                 GDEV_PER_THREAD);
 }
+
+/** Does nothing, but only with handles of this driver. */
+GDEV_EXPORT(GDEV_PTSZ(cuMemMapArrayAsync), CUarrayMapInfo* wanted, unsigned count, CUstream) {
+  CUmemAllocationProp unused{};
+  CUresult result = CUDA_SUCCESS;
+  for (unsigned i = 0; i < count && result == CUDA_SUCCESS; ++i) {
+    result = the_device().properties_of(&unused, wanted[i].memHandle.memHandle);
+  }
+  return result;
+}

@@ -1,10 +1,13 @@
 """Runs trainings that do not fit the GPU together:
-trainings.py COUNT RATIO [PROGRAM.py] [ARGUMENT...]
+
+    trainings.py [--expandable-segments] COUNT RATIO [PROGRAM.py] [ARGUMENT...]
 
 COUNT programs `torch_training.py ARGUMENT...`, or another of this folder, each with a seed of its
 own, first one after the other without gdev, then together under gdev, where programs may have so
 much of the GPU that all together use RATIO (1.3) times of it. Prints a line of JSON: whether all
 losses are bit-equal, and the ratio of the times. Exit status: 0, or 1 if a loss differs.
+
+--expandable-segments: PyTorch makes its memory with cuMemCreate, in all of these programs.
 """
 
 from __future__ import annotations
@@ -41,7 +44,12 @@ def start(program: str, arguments: list[str], environment: dict[str, str]) -> su
 
 
 def main() -> int:
-    count, ratio, rest = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    arguments = sys.argv[1:]
+    is_expandable = arguments[0] == "--expandable-segments"
+    if is_expandable:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        arguments = arguments[1:]
+    count, ratio, rest = int(arguments[0]), float(arguments[1]), arguments[2:]
     program = rest.pop(0) if rest and rest[0].endswith(".py") else "torch_training.py"
     seeds = [["--seed", str(i)] for i in range(count)]
     alone = [result_of(start(program, [*rest, *seed], dict(os.environ))) for seed in seeds]
@@ -63,12 +71,14 @@ def main() -> int:
     are_equal = all(a["losses"] == b["losses"] for a, b in zip(alone, together, strict=True))
     said = {
         "programs": count,
+        "expandable_segments": is_expandable,
         "gpu_mib": memory >> 20,
         "reserved_mib": [one["reserved_mib"] for one in alone],
         "alone_s": [round(one, 2) for one in lasted],
         "makespan_s": round(makespan, 2),
         "ratio": round(makespan / sum(lasted), 3),
         "bit_equal": are_equal,
+        "wired_mib": [one.wired >> 20 for one in clients],
         "turns": [one.counts["turns"] for one in clients],
         "gb_out": [round(one.counts["bytes_out"] / 1e9, 1) for one in clients],
         "moving_s": [round(one.counts["moving_ns"] / 1e9, 2) for one in clients],

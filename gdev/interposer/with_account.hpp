@@ -1,0 +1,72 @@
+/** How a wrapper allocates with what it takes of the account. */
+#pragma once
+
+#include <cuda.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "interposer/client.hpp"
+#include "interposer/gate.hpp"
+#include "interposer/ledger.hpp"
+#include "interposer/overhead.hpp"
+#include "interposer/swappable_memory.hpp"
+#include "interposer/turn_service.hpp"
+#include "protocol/account.hpp"
+
+namespace gdev {
+
+/**
+ * Calls the driver with `bytes` of the account; record() gets them when it has succeeded.
+ *
+ * If the GPU is full although the daemon has thought that there is room, the daemon learns what is
+ * free, and is asked again: it may make others leave.
+ */
+template <typename Call, typename Record>
+CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Record&& record) {
+  if (!has_joined()) {
+    return call(nullptr);
+  }
+  watch_overhead();
+  constexpr int tries_max = 6;
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
+    if (tries != 0) {
+      if (is_elsewhere) {
+        break;
+      }
+      const gpu_facts seen = look_at_gpu();
+      if (seen.number == 0 || !use_gpu(seen)) {
+        break;
+      }
+      usleep(5'000);  // others may be about to allocate what they were granted
+    }
+    auto held = std::make_shared<holding>();
+    if (result = held->take(bytes, is_elsewhere); result != CUDA_SUCCESS) {
+      break;
+    }
+    const submission in_turn(work::other);
+    result = call(held);
+    if (result == CUDA_SUCCESS) {
+      record(std::move(held));
+    }
+  }
+  return result;
+}
+
+/** The same for memory that turns can take off the GPU: call() keeps what it gets. */
+template <typename Call>
+CUresult with_swappable_account(std::uint64_t bytes, Call&& call) {
+  const auto make = [&](const std::shared_ptr<holding>& held) {
+    const CUresult result = call(held);
+    if ((read_turn().order & order_prepare) != 0) {
+      wake_turn_service();  // there is more to prepare for
+    }
+    return result;
+  };
+  return with_account(bytes, false, make, [](const std::shared_ptr<holding>& /*held*/) {});
+}
+
+}  // namespace gdev
