@@ -448,7 +448,7 @@ def test_random_operations_match_a_model(shared: Daemon) -> None:
         shared.must("vgpu", "set", name, "--memory", "32MiB")
     with started(shared, "a") as a, started(shared, "b") as b:
         models = [Model(one, chance) for one in (a, b)]
-        for _ in range(150):
+        for _ in range(80):
             one = chance.choice(models)
             what = chance.random()
             if what < 0.1:
