@@ -18,7 +18,8 @@ namespace gdev {
 namespace {
 
 constexpr std::size_t granularity = std::size_t{2} << 20;
-constexpr std::size_t chunk_bytes = host_pool::segment_bytes;
+/** A chunk costs the driver as much as an allocation of its size, so more would cost more. */
+constexpr std::size_t chunk_bytes = std::size_t{256} << 20;
 endless<swappable_memory> only;
 std::atomic<bool> is_stopped = false;
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gdev._values import NO_LIMIT
+from small_gpu import set_memory
 
 from gdev import _daemon, _files, cli
 
@@ -89,11 +90,6 @@ def run(name: str, jobs: list[tuple[list[str], dict[str, str]]], timeout_s: floa
     seconds = round(time.monotonic() - begin, 1)
     print(json.dumps({"run": name, "seconds": seconds, "jobs": said}), flush=True)
     return [str(one.get("sum", one.get("failed"))) for one in said]
-
-
-def set_memory(size: int) -> None:
-    with _daemon.connect(start=True) as daemon:
-        daemon.settings(memory=size)
 
 
 def main() -> int:

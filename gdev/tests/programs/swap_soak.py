@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from gpufs.sizes import parse_size
+from small_gpu import overheads, set_memory
 
 from gdev import _daemon, _files, cli
 
@@ -73,6 +74,15 @@ class Soak:
         self.faults: list[str] = []
         self.is_over = threading.Event()
         self.lock = threading.Lock()
+
+    def overhead(self) -> int:
+        """Returns what one program takes beside allocations."""
+        program = Program(self.path, self.environment)
+        try:
+            program.does("init")
+            return overheads([program.process.pid])[0]
+        finally:
+            program.end()
 
     def takes_kill(self) -> bool:
         with self.lock:
@@ -162,9 +172,9 @@ def main() -> int:
     seed = int(sys.argv[5]) if len(sys.argv) > 5 else 0
     soak = Soak(path, size, kills)
     before = free_memory(path)
-    with _daemon.connect(start=True) as daemon:
-        memory, *_ = daemon.settings()
-        daemon.settings(memory=2 * size + size // 2)
+    with _daemon.connect(start=True):
+        pass
+    memory = set_memory(2 * size + size // 2 + PROGRAMS * soak.overhead())
     begin, first = time.monotonic(), cycles()
     threads = [
         threading.Thread(target=soak.live, args=(PROGRAMS * seed + i,)) for i in range(PROGRAMS)
@@ -178,8 +188,7 @@ def main() -> int:
         one.join()
     done = cycles() - first
     seconds = time.monotonic() - begin
-    with _daemon.Daemon(_files.socket_path()) as daemon:
-        daemon.settings(memory=memory)
+    set_memory(memory)
     faults = sorted({*soak.faults})
     if left := left_behind(path, before):
         faults.append(f"left: {left}")

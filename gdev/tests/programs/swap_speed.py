@@ -13,6 +13,7 @@ import sys
 import time
 
 from gpufs.sizes import parse_size
+from small_gpu import overheads, set_memory
 
 from gdev import _daemon, _files, cli
 
@@ -84,9 +85,9 @@ def main() -> int:
             one.check()
             if cycle in (0, 1, cycles - 1):
                 print(json.dumps({"cycle": cycle, "out": out, "in": back}), flush=True)
-        most = size + size // 8
-        daemon.ask(_daemon.SETTINGS, "", most, *[_daemon.UNCHANGED] * 3)
         other = Holder(program, size, 200)
+        both = (one.process.pid, other.process.pid)
+        memory = set_memory(size + size // 8 + sum(overheads(both)))
         one.check()
         other.check()
         before = [each.client(daemon) for each in (one, other)]
@@ -98,6 +99,7 @@ def main() -> int:
         after = [each.client(daemon) for each in (one, other)]
         each_way = [speeds(a, b) for a, b in zip(before, after, strict=True)]
         print(json.dumps({"both": each_way, "seconds": round(lasted, 2)}), flush=True)
+        set_memory(memory)
         for each in (one, other):
             each.process.kill()
             each.process.wait()

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from small_gpu import overheads, set_memory
+
 from gdev import _daemon, _files, cli
 
 # Until all programs have their models.
@@ -54,11 +56,12 @@ def main() -> int:
     seeds = [["--seed", str(i)] for i in range(count)]
     alone = [result_of(start(program, [*rest, *seed], dict(os.environ))) for seed in seeds]
     environment = cli.environment_of("default")
-    with _daemon.Daemon(_files.socket_path()) as daemon:
-        memory = int(sum(one["reserved_mib"] for one in alone) / ratio) << 20
-        daemon.ask(_daemon.SETTINGS, "", memory, *[_daemon.UNCHANGED] * 3)
+    with _daemon.connect(start=True):
+        pass
     at = ["--start", str(time.time() + HEAD_START_S)]
     running = [start(program, [*rest, *seed, *at], environment) for seed in seeds]
+    memory = int(sum(one["reserved_mib"] for one in alone) / ratio) << 20
+    before = set_memory(memory + sum(overheads(one.pid for one in running)))
     clients: list[_daemon.Client] = []
     while any(one.poll() is None for one in running):
         time.sleep(0.2)
@@ -66,6 +69,7 @@ def main() -> int:
             found = daemon.clients()
         clients = found if len(found) == count else clients
     together = [result_of(one) for one in running]
+    set_memory(before)
     lasted = [one["end"] - one["begin"] for one in alone]
     makespan = max(one["end"] for one in together) - min(one["begin"] for one in together)
     are_equal = all(a["losses"] == b["losses"] for a, b in zip(alone, together, strict=True))
