@@ -125,10 +125,14 @@ def test_micro_prints_medians_and_the_papers_figure(bench: Bench) -> None:
     assert (process.returncode, process.stderr) == (0, "")
     rows = rows_of(process.stdout)
     # Runs of 10, 20 and 30 ms alone: three times, 1.5 times and as long.
-    assert rows[-2].startswith("LOOP 20.00 ms 30.00 ms +65.1 % [+0.0, +200.0] ")
-    assert rows[-2].endswith("] about 20 % slower")
-    assert rows[-1].startswith("PINCPY 50.00 ms 30.00 ms -39.")
-    assert rows[-1].endswith("] little difference")
+    assert rows[-4].startswith("LOOP 20.00 ms 30.00 ms +65.1 % [+0.0, +200.0] ")
+    assert rows[-4].endswith("] about 20 % slower")
+    assert rows[-3].startswith("PINCPY 50.00 ms 30.00 ms -39.")
+    assert rows[-3].endswith("] little difference")
+    # The root of 1.65 times 0.61, between the two.
+    of_all, mean = rows[-1].split(": ")
+    assert of_all == "The repeats of these 2 programs of the paper, geometric mean"
+    assert abs(float(mean.split()[0])) < 2 and mean.endswith(", +65.1].")
     pair = ["alone LOOP --repeat 0", "default LOOP --repeat 0"]
     assert bench.log("micro")[:6] == pair + pair[::-1] + pair
 

@@ -61,7 +61,16 @@ _LAYOUT: Final = Layout(
 
 def parts(result: dict[str, Any]) -> list[Part]:
     """Returns the tables of a stored result."""
-    return [Part(_LAYOUT, result["summary"])]
+    return [Part(_LAYOUT, result["summary"], _of_all(result["summary"]))]
+
+
+def _of_all(rows: list[dict[str, Any]]) -> str:
+    """Returns what to say of the paper's programs together: each counts as much as another."""
+    ratios = [row["ratio"] for row in rows if row["program"] in PAPER]
+    if len(ratios) < 2:
+        return ""
+    mean = change([[(1.0, one)] for one in ratios])
+    return f"The repeats of these {len(ratios)} programs of the paper, geometric mean: {mean}."
 
 
 def measure(names: list[str], runs: int, repeats: int, vgpu: str, results: Results) -> list[str]:
@@ -90,6 +99,8 @@ def measure(names: list[str], runs: int, repeats: int, vgpu: str, results: Resul
             continue
         results.summary.append(_summary(name, pairs))
         table.row(results.summary[-1])
+    if said := _of_all(results.summary):
+        print(f"\n{said}")
     return faults
 
 
