@@ -72,6 +72,12 @@ std::uint64_t amount_or(std::uint64_t bytes, std::uint64_t before) noexcept {
   return bytes == unchanged ? before : std::min<std::uint64_t>(units_of(bytes), account_units_max);
 }
 
+/** Returns the bits that `clients` answers. */
+std::uint64_t client_flags(const turn_report& turn) noexcept {
+  return (turn.is_paused ? client_flag::paused : 0) | (turn.is_waiting ? client_flag::waits : 0) |
+         (turn.is_unfit ? client_flag::unfit : 0);
+}
+
 std::uint64_t signed_number(int value) noexcept {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
 }
@@ -131,7 +137,7 @@ void server::put_memory(const connection& from, message& said) const {
   const vgpu_report found = accounts_.report(from.id);
   put(said, found.name,
       {found.limit * account_unit, found.used * account_unit,
-       turns_.most_for(from.id) * account_unit});
+       turns_.most_for(from.id) * account_unit, turns_.sure_for(from.id) * account_unit});
 }
 
 /** What clients ask. */
@@ -215,10 +221,10 @@ message server::answer_query(const message& asked) const {
       const turn_report turn = turns_.report(one.id, now());
       put(said, one.vgpu,
           {one.process, one.user, one.used * account_unit, one.granted * account_unit, one.refusals,
-           static_cast<std::uint64_t>(turn.now), now() - turn.since_ns,
-           std::uint64_t{turn.is_paused}, static_cast<std::uint64_t>(turn.stays),
-           turn.swappable * account_unit, turn.resident * account_unit, turn.turns, turn.bytes_out,
-           turn.bytes_in, turn.moving_ns, turn.waiting_ns});
+           static_cast<std::uint64_t>(turn.now), now() - turn.since_ns, client_flags(turn),
+           static_cast<std::uint64_t>(turn.stays), turn.swappable * account_unit,
+           turn.resident * account_unit, turn.turns, turn.bytes_out, turn.bytes_in, turn.moving_ns,
+           turn.waiting_ns});
       return said;
     }
   } else {

@@ -336,7 +336,9 @@ turn_report turns::report(client_id id, std::uint64_t now) const {
           one.moving_ns,
           sum(one.waiting_ns, one.queued != 0 ? less(now, one.queued_ns) : 0),
           one.stays,
-          one.is_paused};
+          one.is_paused,
+          one.queued != 0,
+          one.is_unfit};
 }
 
 }  // namespace gdev

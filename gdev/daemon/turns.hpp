@@ -59,6 +59,8 @@ struct turn_report {
   std::uint64_t waiting_ns = 0;  // for room, also until now
   int stays = 0;                 // errno of the last turn that it could not end, or 0
   bool is_paused = false;
+  bool is_waiting = false;  // for room
+  bool is_unfit = false;    // it is off, and there is not so much for it
 };
 
 struct gpu_report {
@@ -113,8 +115,10 @@ class turns {
   /** Returns the clients that must be ended: they keep others waiting for longer than they may. */
   [[nodiscard]] std::set<client_id> take_ended() noexcept;
 
-  /** Returns what the client could have of its GPU, without other clients. */
+  /** Returns what the client could have of its GPU, if all others left. */
   [[nodiscard]] std::uint64_t most_for(client_id id) const;
+  /** The same, if those stay that need not leave, because of their virtual GPU's reserve. */
+  [[nodiscard]] std::uint64_t sure_for(client_id id) const;
   [[nodiscard]] turn_report report(client_id id, std::uint64_t now) const;
   [[nodiscard]] std::vector<gpu_report> gpus() const;
   /** Returns the rooms of a GPU's clients together, and its capacity. */
@@ -142,6 +146,8 @@ class turns {
     std::uint64_t progress = 0;        // what it had on the GPU then
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
+    bool is_unfit = false;        // it is off, does not fit for a while, and is not served
+    std::uint64_t misfit_ns = 0;  // since when; 0: it would fit, or is not off
     int stays = 0;
     std::uint64_t turns = 0;
     std::uint64_t bytes_out = 0;
@@ -171,6 +177,9 @@ class turns {
   [[nodiscard]] std::uint64_t end_ns(const client& one) const;
   [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
+  [[nodiscard]] bool is_reserved(const client& one) const;
+  [[nodiscard]] std::uint64_t available(const client& one, bool do_others_stay) const;
+  void note_fit(client& one, std::uint64_t now);
   [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
   [[nodiscard]] bool cannot_fit(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool may_name(const client& one, std::uint64_t number) const;

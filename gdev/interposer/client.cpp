@@ -25,6 +25,7 @@
 #include "interposer/held_page.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/notices.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
@@ -67,24 +68,11 @@ const char* variable(const char* name) noexcept {
   return value == nullptr ? "" : value;
 }
 
-const char* vgpu_name() noexcept {
-  const char* const name = variable("GDEV_VGPU");
-  return *name == '\0' ? "default" : name;
-}
-
 void close_all(const daemon_connection::descriptors& files) noexcept {
   for (const int file : files) {
     if (file >= 0) {
       close(file);
     }
-  }
-}
-
-/** Writes a line on standard error, if that takes it at once. */
-void say(const char* line) noexcept {
-  pollfd ready{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&ready, 1, 0) == 1 && (ready.revents & POLLOUT) != 0) {
-    static_cast<void>(!write(STDERR_FILENO, line, std::strlen(line)));
   }
 }
 
@@ -168,7 +156,7 @@ int connect_to_daemon() noexcept {
     error = said.error != 0 ? said.error : files[1] < 0 ? EPROTO : map_page(files[0]);
   }
   if (error == 0) {
-    known = {said.numbers[0], used_bytes, known.most};
+    known = {said.numbers[0], used_bytes, known.most, known.sure};
     signals.take(std::exchange(files[1], -1));
   }
   close_all(files);
@@ -232,7 +220,32 @@ bool use_grant(std::uint64_t bytes) noexcept {
   return true;
 }
 
-double mebibytes(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / (1 << 20); }
+/** Returns what the daemon says of memory. */
+memory_facts facts_of(const message& said) noexcept {
+  return {said.numbers[0], said.numbers[1], said.numbers[2], said.numbers[3]};
+}
+
+}  // namespace
+
+const char* vgpu_name() noexcept {
+  const char* const name = variable("GDEV_VGPU");
+  return *name == '\0' ? "default" : name;
+}
+
+namespace {
+
+/** Returns what is wrong, and what to do, where this process cannot join its virtual GPU. */
+const char* why_not_joined(int error) noexcept {
+  switch (error) {
+    case ECONNREFUSED: return "no daemon runs (gdev run starts one)";
+    case ENOENT: return "there is none of this name (gdev vgpu list), or no daemon (gdev run)";
+    case EACCES: return "it is another user's (its owner can add one with --everybody)";
+    case EPROTO: return "the daemon is of another version (gdev stop ends it)";
+    case ETIMEDOUT: return "the daemon does not answer (gdev stop, or kill gdevd)";
+    case EINVAL: return "its name is too long";
+    default: return std::strerror(error);
+  }
+}
 
 }  // namespace
 
@@ -253,14 +266,7 @@ int join_vgpu() noexcept {
     joined.store(true, std::memory_order_relaxed);
     return 0;
   }
-  std::array<char, 256> line{};
-  const char* const why =
-      error == ENOENT || error == ECONNREFUSED
-          ? "there is no such virtual GPU (gdev vgpu list), or no daemon (gdev run starts it)"
-          : std::strerror(error);
-  std::snprintf(line.data(), line.size(), "gdev: cannot join the virtual GPU %s: %s\n", vgpu_name(),
-                why);
-  say(line.data());
+  say("cannot join its virtual GPU: %s", why_not_joined(error));
   return error;
 }
 
@@ -278,8 +284,9 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
     }
   }
   const gpu_facts seen = look_at_gpu();
-  std::array<char, 320> line{};
   int error = 0;
+  bool is_first = false;
+  memory_facts then;
   {
     const std::lock_guard lock(asking);
     message said{
@@ -288,7 +295,7 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
     const int unanswered = ask(said);
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
-      known = {said.numbers[0], said.numbers[1], said.numbers[2]};
+      known = facts_of(said);
     }
     if (unanswered == 0 && said.error == 0) {
       // The daemon has taken so many units; together with the rest of a unit in use it may be less.
@@ -305,21 +312,21 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
       return EAGAIN;
     }
     error = unanswered != 0 ? ENOTCONN : ENOMEM;
-    if (!was_refused) {
-      was_refused = true;
-      const bool is_limit = known.used + bytes > known.limit;
-      std::snprintf(line.data(), line.size(),
-                    "gdev: process %d, virtual GPU %s: no memory for %.1f MiB: %s (limit %.1f MiB; "
-                    "in use %.1f MiB, %.1f MiB by this process). This is said once.\n",
-                    getpid(), vgpu_name(), mebibytes(bytes),
-                    error != ENOMEM ? "the daemon does not answer"
-                    : is_limit      ? "the limit is reached"
-                                    : "the GPU is full",
-                    mebibytes(known.limit), mebibytes(std::max(known.used, used_bytes)),
-                    mebibytes(used_bytes));
-    }
+    is_first = !std::exchange(was_refused, true);
+    then = known;
+    then.own = used_bytes;
   }
-  say(line.data());
+  if (is_first) {
+    const bool is_limit = then.used + bytes > then.limit;
+    say("no memory for %.1f MiB: %s (%s; in use %.1f MiB, %.1f MiB by this process). This is said "
+        "once.",
+        mebibytes(bytes),
+        error != ENOMEM ? "the daemon does not answer"
+        : is_limit      ? "the limit is reached"
+                        : "the GPU is full",
+        text_of_limit(then.limit).data(), mebibytes(std::max(then.used, then.own)),
+        mebibytes(then.own));
+  }
   return error;
 }
 
@@ -343,11 +350,7 @@ int use_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
     }
     if (!has_said && steady_clock::now() >= said_at) {
       has_said = true;
-      std::array<char, 200> line{};
-      std::snprintf(line.data(), line.size(),
-                    "gdev: process %d, virtual GPU %s: waits for %.1f MiB; others have the GPU\n",
-                    getpid(), vgpu_name(), mebibytes(bytes));
-      say(line.data());
+      say("waits for %.1f MiB; others have the GPU (gdev ps)", mebibytes(bytes));
     }
     // A signal ends this; if one is lost, the time does.
     const timespec most{0, 200'000'000};
@@ -411,7 +414,7 @@ bool ask_memory(memory_facts& facts) noexcept {
   const bool is_answered = ask(said) == 0 && said.error == 0;
   const std::lock_guard state_lock(state);
   if (is_answered) {
-    known = {said.numbers[0], said.numbers[1], said.numbers[2]};
+    known = facts_of(said);
   } else {
     known.used = std::max(known.used, used_bytes);
   }

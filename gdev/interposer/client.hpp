@@ -28,6 +28,9 @@ inline constexpr std::chrono::seconds retry_interval{5};
 /** Joins the virtual GPU. Returns 0, also if there is nothing to join, or an errno. */
 [[nodiscard]] int join_vgpu() noexcept;
 
+/** Returns the virtual GPU's name. */
+[[nodiscard]] const char* vgpu_name() noexcept;
+
 /** Tells whether this process has joined a virtual GPU. */
 [[nodiscard]] bool has_joined() noexcept;
 
@@ -47,7 +50,8 @@ void free_memory(std::uint64_t bytes, bool is_elsewhere = false) noexcept;
 struct memory_facts {
   std::uint64_t limit = 0;  // bytes
   std::uint64_t used = 0;   // by all clients of the virtual GPU
-  std::uint64_t most = 0;   // what this process could have on its GPU
+  std::uint64_t most = 0;   // what this process could have on its GPU, if others leave
+  std::uint64_t sure = 0;   // and if those stay that need not leave
   std::uint64_t own = 0;    // what it has
 };
 

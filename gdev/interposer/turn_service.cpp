@@ -14,10 +14,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/notices.hpp"
 #include "interposer/observed.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "protocol/account.hpp"
@@ -190,6 +192,9 @@ class turn_service {
       has_asked_ = false;
       tell_turn(turn_event::left);
     }
+    if ((read_turn().order & order_unfit) != 0) {
+      say_unfit();
+    }
     const bool is_lost = lost_at_ != steady_clock::time_point{};
     const bool goes_alone = is_lost && !stops_without_daemon() &&
                             steady_clock::now() - lost_at_ >= loss_patience &&
@@ -203,6 +208,17 @@ class turn_service {
         enter();
       }
     }
+  }
+
+  /** Says once that this process cannot come back for now. */
+  void say_unfit() {
+    memory_facts facts;
+    if (std::exchange(has_said_unfit_, true) || !ask_memory(facts)) {
+      return;
+    }
+    say("is off the GPU and does not fit any more: it needs %.1f MiB, and there are %.1f MiB for "
+        "it. It goes on when it fits (gdev gpu list, gdev vgpu list).",
+        mebibytes(facts.own), mebibytes(facts.sure));
   }
 
   /** Moves everything in, as the daemon gives room. */
@@ -238,6 +254,7 @@ class turn_service {
     }
     set_off_gpu(false);
     is_off_ = false;
+    has_said_unfit_ = false;
     seen_ = 0;
     open_gate();
   }
@@ -258,8 +275,9 @@ class turn_service {
 
   bool is_off_ = false;  // off, or entering
   bool has_asked_ = false;
-  bool is_preparing_ = true;  // as soon as others wait
-  std::uint64_t seen_ = 0;    // submissions when it was looked at last, and 1; 0: not yet
+  bool has_said_unfit_ = false;  // of this time off
+  bool is_preparing_ = true;     // as soon as others wait
+  std::uint64_t seen_ = 0;       // submissions when it was looked at last, and 1; 0: not yet
   milliseconds patience_ = first_patience;
   steady_clock::time_point retry_at_;  // it could not leave
   steady_clock::time_point lost_at_;   // the daemon

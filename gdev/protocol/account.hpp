@@ -155,6 +155,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes sh
 inline constexpr std::uint32_t order_out = 1;        // be off the GPU; else: be on it
 inline constexpr std::uint32_t order_contended = 2;  // others wait for memory: leave when idle
 inline constexpr std::uint32_t order_report = 4;     // say `left`, also if it is off already
+inline constexpr std::uint32_t order_unfit = 8;      // with order_out: it does not fit any more
 
 /**
  * What a client and the daemon share: a page of memory of its own for each client.

@@ -14,7 +14,7 @@
 
 namespace gdev {
 
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 
 /**
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
@@ -29,7 +29,8 @@ inline constexpr std::uint32_t protocol_version = 2;
  *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
  *            others must leave the GPU first; a signal says when to ask again
  *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU, bytes that this
- *            client could have on its GPU
+ *            client could have on its GPU if others leave, and if those that are reserved memory
+ *            do not
  *   gpu      number, bytes, free bytes of a GPU that the client uses
  *   turn     a turn_event; bytes and nanoseconds (below). Answer: name; the page's order. ECANCELED
  *   host     bytes of the host's memory, and in files, that the client wants to hold for what is
@@ -50,7 +51,7 @@ inline constexpr std::uint32_t protocol_version = 2;
  *            use, granted, clients, refusals, owner, reserve, priority, full_policy, end_after_s,
  *            number, bytes that are shared by keys. ENOENT: past the last
  *   clients  index, or 0 and the client's id. Answer: name; process, user, in use, granted,
- *            refusals, phase, nanoseconds in it, 1 if it is paused, errno of a turn that it could
+ *            refusals, phase, nanoseconds in it, client_flag bits, errno of a turn that it could
  *            not end, swappable, on the GPU, turns, bytes moved out, in, nanoseconds of moving, of
  *            waiting. ENOENT: past the last
  *   gpus     index. Answer: number, bytes, capacity, rooms together. ENOENT: past the last
@@ -121,6 +122,13 @@ enum class turn_event : std::uint64_t {
   entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving. EAGAIN: some of its room
                  // was taken back; it waits until it has it again
 };
+
+/** What `clients` answers of a client, as bits. */
+namespace client_flag {
+inline constexpr std::uint64_t paused = 1;
+inline constexpr std::uint64_t waits = 2;  // for room on its GPU
+inline constexpr std::uint64_t unfit = 4;  // it is off, and needs more than there is for it
+}  // namespace client_flag
 
 /** Tells whether a message is about memory shared by keys. */
 [[nodiscard]] constexpr bool is_of_keys(message_kind kind) noexcept {

@@ -73,7 +73,7 @@ def test_addresses_never_change(shared: Daemon) -> None:
 def test_a_program_that_is_off_has_nothing_on_the_gpu(shared: Daemon) -> None:
     with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2):
         rows = state(shared)
-        assert "off" in rows[a.process.pid]
+        assert "off" in rows[a.process.pid] and "waits" not in rows[a.process.pid]
         assert rows[a.process.pid][-2:] == ["40", "MiB"]
 
 
@@ -139,6 +139,13 @@ def test_when_full_fail(shared: Daemon) -> None:
         assert a.does("check", 0, 1, 40 * MIB) == [1]
 
 
+def wait_for(daemon: Daemon, program: Program, words: str) -> None:
+    """Waits until gdev ps says this of a program."""
+    end = time.monotonic() + TIMEOUT_S
+    while words not in " ".join(state(daemon)[program.process.pid]):
+        assert time.monotonic() < end, state(daemon)
+
+
 @contextlib.contextmanager
 def kept_waiting(shared: Daemon) -> Iterator[Program]:
     """A program that keeps another one's request waiting; after the block that must succeed."""
@@ -151,6 +158,7 @@ def kept_waiting(shared: Daemon) -> Iterator[Program]:
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
         assert not waiting.done() and "on" in state(shared)[a.process.pid]
+        assert " on, waits for memory " in " ".join(state(shared)[b.process.pid])
         yield a
         waiting.result(TIMEOUT_S)
 
@@ -173,9 +181,7 @@ def test_a_paused_program_is_off_until_it_is_resumed(shared: Daemon) -> None:
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         shared.must("pause", str(a.process.pid))
-        end = time.monotonic() + TIMEOUT_S
-        while "off," not in state(shared)[a.process.pid]:
-            assert time.monotonic() < end
+        wait_for(shared, a, "off, paused")
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
         time.sleep(0.3)
         assert not waiting.done()
@@ -235,23 +241,80 @@ def test_a_write_that_waited_for_its_turn_is_kept(shared: Daemon) -> None:
         started(shared, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-
-        def is_off() -> None:
-            end = time.monotonic() + TIMEOUT_S
-            while "off," not in state(shared)[a.process.pid]:
-                assert time.monotonic() < end
-
         pid = str(a.process.pid)
         shared.must("pause", pid)
-        is_off()
+        wait_for(shared, a, "off, paused")
         waiting = threads.submit(a.does, "fill", 0, 7, 40 * MIB)
         time.sleep(0.1)
         shared.must("resume", pid)
         waiting.result(TIMEOUT_S)
         shared.must("pause", pid)
-        is_off()
+        wait_for(shared, a, "off, paused")
         shared.must("resume", pid)
         assert a.does("check", 0, 7, 40 * MIB) == [1]
+
+
+def lines_of_misfit(program: Program) -> list[str]:
+    """What a program that ends has said of not fitting."""
+    return [line for line in program.end().splitlines() if "does not fit" in line]
+
+
+@pytest.mark.parametrize("setting", ["memory", "spare"])
+def test_a_program_that_fits_no_more_says_so_and_goes_on_when_it_fits(
+    shared: Daemon, setting: str
+) -> None:
+    less, enough = {"memory": ("39MiB", "40MiB"), "spare": ("25MiB", "24MiB")}[setting]
+    with (
+        started(shared, "a", 40, 1) as a,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        with started(shared, "b", 30, 2) as b:
+            wait_for(shared, a, "off")
+            shared.must("gpu", "set", f"--{setting}", less)
+            waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+            wait_for(shared, a, "off, does not fit")
+            assert b.does("check", 0, 2, 30 * MIB) == [1]
+        time.sleep(0.5)
+        assert not waiting.done() and "does not fit" in shared.must("top", "--once", "-i", "0.1")
+        shared.must("gpu", "set", f"--{setting}", enough)
+        assert waiting.result(TIMEOUT_S) == [1]
+        (line,) = lines_of_misfit(a)
+        assert line == (
+            f"gdev: process {a.process.pid}, virtual GPU a: is off the GPU and does not fit any"
+            " more: it needs 40.0 MiB, and there are 39.0 MiB for it. It goes on when it fits"
+            " (gdev gpu list, gdev vgpu list)."
+        )
+
+
+def test_a_program_that_a_reserve_keeps_off_says_so_and_others_go_on(shared: Daemon) -> None:
+    shared.must("vgpu", "add", "c", "--memory", "64MiB")
+    with (
+        started(shared, "a", 50, 1) as a,
+        started(shared, "b", 30, 2) as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        wait_for(shared, a, "off")
+        shared.must("vgpu", "set", "b", "--reserve", "30MiB")
+        waiting = threads.submit(a.does, "check", 0, 1, 50 * MIB)
+        wait_for(shared, a, "off, does not fit")
+        with started(shared, "c", 20, 3) as c, started(shared, "c", 20, 4) as d:
+            for _ in range(2):  # they take turns, and do not wait for a
+                assert c.does("check", 0, 3, 20 * MIB) == [1]
+                assert d.does("check", 0, 4, 20 * MIB) == [1]
+            assert b.does("check", 0, 2, 30 * MIB) == [1]
+            assert not waiting.done()
+        shared.must("vgpu", "set", "b", "--reserve", "0")
+        assert waiting.result(TIMEOUT_S) == [1]
+        (line,) = lines_of_misfit(a)
+        assert "it needs 50.0 MiB, and there are 34.0 MiB for it" in line
+
+
+def test_no_limit_is_said_in_words(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "none")
+    with daemon.program("a") as program:
+        program.does("init")
+        assert program.says("alloc", 65 * MIB) == OUT_OF_MEMORY
+        assert "the GPU is full (no limit; in use 0.0 MiB, " in program.end()
 
 
 def test_allocations_of_others_make_none_fail(shared: Daemon) -> None:
@@ -334,7 +397,7 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daem
         a.stop()
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
-        assert not waiting.done() and "leaving" in state(shared)[a.process.pid]
+        assert not waiting.done() and "moving out" in " ".join(state(shared)[a.process.pid])
         a.process.send_signal(signal.SIGCONT)
         waiting.result(TIMEOUT_S)
         assert a.does("check", 0, 1, 40 * MIB) == [1]

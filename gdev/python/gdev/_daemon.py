@@ -17,12 +17,13 @@ from gdev import _files
 
 NUMBERS: Final = 16
 LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
-VERSION: Final = 2
+VERSION: Final = 3
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
 OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME = range(25, 29)
 KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 UNCHANGED: Final = 2**64 - 2
-PHASES: Final = ("on", "leaving", "off", "entering")
+PHASES: Final = ("on", "moving out", "off", "moving in")
+_PAUSED, _WAITS, _UNFIT = 1, 2, 4  # client_flag in gdev/protocol/messages.hpp
 WHEN_FULL: Final = ("swap", "wait", "fail")
 # counter in gdev/protocol/counters.hpp
 COUNTERS: Final = (
@@ -97,9 +98,13 @@ class Client:
     used: int
     granted: int
     phase: str
-    """Where it is: on the GPU, leaving it, off it, entering it."""
+    """Where it is: one of PHASES."""
     phase_ns: int
     is_paused: bool
+    is_waiting: bool
+    """For memory on its GPU: others have it."""
+    is_unfit: bool
+    """It is off its GPU, and needs more than there is for it."""
     stays: int
     """The errno of a turn that it could not end, or 0."""
     swappable: int
@@ -123,10 +128,14 @@ class Client:
 
     @property
     def state(self) -> str:
-        """Where it is, in a word or two."""
+        """Where it is, and what it waits for, in words: see ``gdev ps --help``."""
         words = [self.phase]
         if self.is_paused:
             words.append("paused")
+        if self.is_unfit:
+            words.append("does not fit")
+        elif self.is_waiting:
+            words.append("waits for memory")
         if self.stays:
             # ENOMEM: the host has no room for it; EBUSY: its work does not end.
             why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
@@ -256,7 +265,9 @@ class Daemon:
                     granted=n[3],
                     phase=PHASES[n[5]],
                     phase_ns=n[6],
-                    is_paused=bool(n[7]),
+                    is_paused=bool(n[7] & _PAUSED),
+                    is_waiting=bool(n[7] & _WAITS),
+                    is_unfit=bool(n[7] & _UNFIT),
                     stays=n[8],
                     swappable=n[9],
                     resident=n[10],

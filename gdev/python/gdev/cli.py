@@ -186,7 +186,19 @@ def list_command() -> None:
 
 @app.command("ps")
 def ps_command() -> None:
-    """List the programs that run under gdev."""
+    """List the programs that run under gdev.
+
+    \b
+    GPU says where a program's memory is:
+      on, off            on its GPU; swapped out
+      moving out, in     between the two
+      waits for memory   others have it: for an allocation, or to come back
+      does not fit       it is off, and needs more than there is for it now
+      paused             by gdev pause
+      no host memory     it cannot leave: see gdev gpu set --host-memory
+      file error         it cannot leave: its swap file cannot be written
+      busy               it cannot leave: its work does not end
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     with _daemon.connect(start=False) as daemon:
         rows = [
             (
