@@ -38,15 +38,15 @@ inline constexpr std::uint32_t protocol_version = 3;
  *   unknown  index of a driver function that gdev does not know; the other numbers are its name
  * From commands of root and the daemon's user (others: EPERM):
  *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy,
- *            end_after_s. EEXIST; EINVAL: name or a number
+ *            end_after_s. EEXIST; EINVAL, with a setting_fault, and the most that is possible
  *   set      name; as of add; `unchanged` leaves a number as it is. ENOENT; EINVAL
  *   remove   name. ENOENT; EBUSY: it has clients
- *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
- *            the host's memory, and in files, for what is swapped out; `unchanged`. Answer: the
- *            numbers. EINVAL
  *   pause    process, 1 or 0: its clients leave their GPUs until they may go on. ESRCH
  *   stop     the daemon ends
  * From commands of everybody:
+ *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
+ *            the host's memory, and in files, for what is swapped out; `unchanged`. Answer: the
+ *            numbers. EPERM: only root and the daemon's user may change one; EINVAL: as of add
  *   list     index, or number: the first virtual GPU after that number. Answer: name; limit, in
  *            use, granted, clients, refusals, owner, reserve, priority, full_policy, end_after_s,
  *            number, bytes that are shared by keys. ENOENT: past the last
@@ -121,6 +121,21 @@ enum class turn_event : std::uint64_t {
                  // cannot be written; EBUSY: work that does not end)
   entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving. EAGAIN: some of its room
                  // was taken back; it waits until it has it again
+};
+
+/** Why settings are impossible; gdev/_daemon.py has a text for each. */
+enum class setting_fault : std::uint64_t {
+  none,
+  name,
+  limit,
+  reserve,
+  reserve_above_limit,
+  reserves_above_gpu,  // of all virtual GPUs together
+  priority,
+  when_full,
+  end_after,
+  spare,
+  host,
 };
 
 /** What `clients` answers of a client, as bits. */

@@ -20,7 +20,7 @@ def used(daemon: Daemon, vgpu: str = "a") -> str:
     for line in daemon.must("vgpu", "list").splitlines()[1:]:
         columns = [word.strip() for word in line.split("  ") if word.strip()]
         if columns[0] == vgpu:
-            return columns[2]
+            return columns[7]
     raise AssertionError(f"no virtual GPU {vgpu}")
 
 
