@@ -5,12 +5,15 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 
 #include "interposer/client.hpp"
 
 namespace gdev {
 
 namespace {
+
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;
 
 /** Reads or writes all bytes. Returns an errno, or 0. */
 template <typename Call, typename Byte>
@@ -47,6 +50,8 @@ bool swap_file::open() {
   is_impossible_ = made < 0;
   if (made >= 0) {
     file_.take(made);
+    const std::lock_guard lock(mutex_);
+    free_.add(0, most_bytes);
   }
   return made >= 0;
 }
@@ -55,26 +60,30 @@ std::int64_t swap_file::take(std::size_t bytes) {
   if (!open()) {
     return none;
   }
+  std::optional<std::uint64_t> found;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto found = free_.find(bytes); found != free_.end()) {
-      const std::int64_t place = found->second;
-      free_.erase(found);
-      return place;
-    }
+    found = free_.take(bytes);
   }
-  const auto size = static_cast<std::int64_t>(bytes);
-  if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0 ||
-      posix_fallocate(file_.number(), end_, size) != 0) {
+  if (!found) {
     return none;
   }
-  end_ += size;
-  return end_ - size;
+  const auto place = static_cast<std::int64_t>(*found);
+  const std::int64_t end = place + static_cast<std::int64_t>(bytes);
+  if (end > end_) {
+    if (ask_for_swap_files(static_cast<std::uint64_t>(end)) != 0 ||
+        posix_fallocate(file_.number(), end_, end - end_) != 0) {
+      give(place, bytes);
+      return none;
+    }
+    end_ = end;
+  }
+  return place;
 }
 
 void swap_file::give(std::int64_t place, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  free_.emplace(bytes, place);
+  free_.give(static_cast<std::uint64_t>(place), bytes);
 }
 
 int swap_file::write(std::int64_t place, const std::byte* from, std::size_t bytes) const {

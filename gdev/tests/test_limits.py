@@ -380,3 +380,11 @@ def test_random_operations_match_a_model(daemon: Daemon) -> None:
         for program in programs:
             program.process.kill()
             program.process.communicate()
+
+
+def test_no_limit_is_said_in_words(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "none")
+    with daemon.program("a") as program:
+        program.does("init")
+        assert program.says("alloc", 65 * MIB) == OUT_OF_MEMORY
+        assert "the GPU is full (no limit; in use 0.0 MiB, " in program.end()

@@ -6,12 +6,10 @@ import concurrent.futures
 import contextlib
 import json
 import random
-import resource
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -193,50 +191,6 @@ def test_a_paused_program_is_off_until_it_is_resumed(shared: Daemon) -> None:
     assert failed.stderr == "gdev: 1: no such process runs under gdev (gdev ps)\n"
 
 
-def test_what_the_host_could_not_hold_is_refused(shared: Daemon) -> None:
-    """Two segments of 64 MiB: each program takes whole ones."""
-    shared.must("gpu", "set", "--host-memory", f"{(128 << 20) - 4096}")
-    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
-        b.does("init")
-        assert b.says("alloc", 40 * MIB) == OUT_OF_MEMORY
-        b.does("free", b.does("alloc", 24 * MIB)[0])
-        shared.must("gpu", "set", "--host-memory", "128MiB")
-        key = b.does("alloc", 40 * MIB)[0]
-        b.does("fill", key, 2, 40 * MIB)
-        assert a.does("check", 0, 1, 40 * MIB) == [1]
-        assert b.does("check", key, 2, 40 * MIB) == [1]
-
-
-def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon) -> None:
-    with (
-        started(shared, "a", 40, 1) as a,
-        started(shared, "b", 40, 2) as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        shared.must("gpu", "set", "--host-memory", "64MiB")
-        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        time.sleep(0.5)
-        assert not waiting.done()
-        assert "no host memory" in shared.must("ps")
-        assert b.does("check", 0, 2, 40 * MIB) == [1]
-        shared.must("gpu", "set", "--host-memory", "128MiB")
-        assert waiting.result(TIMEOUT_S) == [1]
-
-
-def test_a_file_takes_what_the_host_has_no_room_for(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
-        for value in range(3):
-            assert a.does("check", 0, 1, 40 * MIB) == [1]
-            assert b.does("check", 0, 2 + value, 40 * MIB) == [1]
-            b.does("fill", 0, 3 + value, 40 * MIB)
-        used = {one.name for one in tmp_path.iterdir()}
-        assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
-
-
 def test_a_write_that_waited_for_its_turn_is_kept(shared: Daemon) -> None:
     """It is the only one of the turn: the host's copy is older than it."""
     with (
@@ -311,14 +265,6 @@ def test_a_program_that_a_reserve_keeps_off_says_so_and_others_go_on(shared: Dae
         assert "it needs 50.0 MiB, and there are 34.0 MiB for it" in line
 
 
-def test_no_limit_is_said_in_words(daemon: Daemon) -> None:
-    daemon.must("vgpu", "add", "a", "--memory", "none")
-    with daemon.program("a") as program:
-        program.does("init")
-        assert program.says("alloc", 65 * MIB) == OUT_OF_MEMORY
-        assert "the GPU is full (no limit; in use 0.0 MiB, " in program.end()
-
-
 def test_allocations_of_others_make_none_fail(shared: Daemon) -> None:
     """While one allocates and frees, the other's requests wait; both would fit alone."""
     with (
@@ -340,26 +286,6 @@ def test_a_program_that_is_off_can_end(shared: Daemon) -> None:
         print("end", file=a.process.stdin, flush=True)
         assert a.process.wait(TIMEOUT_S) == 0
         assert b.does("check", 0, 2, 40 * MIB) == [1]
-
-
-def test_a_full_disk_keeps_the_program_on_the_gpu(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file's blocks are allocated before anything leaves the GPU."""
-    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
-    with (
-        started(shared, "a", 40, 1) as a,
-        started(shared, "b", 40, 2) as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, 30 * MIB))
-        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        time.sleep(0.5)
-        assert not waiting.done() and "no host memory" in shared.must("ps")
-        assert b.does("check", 0, 2, 40 * MIB) == [1]
-        shared.must("gpu", "set", "--host-memory", "128MiB")
-        assert waiting.result(TIMEOUT_S) == [1]
 
 
 def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(shared: Daemon) -> None:
