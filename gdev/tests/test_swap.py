@@ -302,6 +302,43 @@ def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(shared: Daemon
         assert b.does("check", key, 5, 40 * MIB) == [1]
 
 
+def test_programs_without_a_daemon_do_not_wait_for_each_other(shared: Daemon) -> None:
+    """Each has a part of its memory on the GPU, and there is no room for all of both."""
+    shared.must("vgpu", "add", "c", "--memory", "64MiB")
+    with (
+        shared.program("a") as a,
+        shared.program("b") as b,
+        started(shared, "c", 20, 3) as c,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        for one in (a, b):
+            one.does("init")
+            keys = [one.does("alloc", 2 * MIB)[0] for _ in range(20)]
+            for key in keys:
+                one.does("fill", key, key, 2 * MIB)
+            shared.must("pause", str(one.process.pid))
+            wait_for(shared, one, "off, paused")
+        c.does("alloc", 24 * MIB)  # 20 MiB are left
+        shared.kill()
+        checks = [threads.submit(one.does, "check", keys[0], keys[0], 2 * MIB) for one in (a, b)]
+        time.sleep(4)
+        assert not any(one.done() for one in checks)
+        c.does("free", 0)  # 40 MiB are left: for one of them
+        first, _ = concurrent.futures.wait(checks, TIMEOUT_S, concurrent.futures.FIRST_COMPLETED)
+        assert len(first) == 1 and first.pop().result() == [1]
+        done, other = (a, b) if checks[0].done() else (b, a)
+        for key in keys:
+            assert done.does("check", key, key, 2 * MIB) == [1]
+            done.does("free", key)
+        for check in checks:
+            assert check.result(TIMEOUT_S) == [1]
+        for key in keys:
+            assert other.does("check", key, key, 2 * MIB) == [1]
+        said = "the daemon is gone, and the GPU has no room for the 40.0 MiB of this process"
+        for one in (a, b):
+            assert [said in line for line in one.end().splitlines()] == [True]
+
+
 def test_a_daemon_that_is_started_anew_goes_on_with_the_turns(shared: Daemon) -> None:
     with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
         for _ in range(3):
