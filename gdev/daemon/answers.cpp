@@ -96,7 +96,9 @@ message server::join(connection& from, const message& asked) {
     const std::uint64_t total = units_of(asked.numbers[3]);
     note_gpu(from, asked.numbers[2], total);
     turns_.use_gpu(from.id, asked.numbers[2], total, total, now());
-    if (asked.numbers[1] != 0) {
+    const auto share = host_share::unpacked(asked.numbers[1]);
+    turns_.hold_again(from.id, share.memory, share.files);
+    if (share.is_off) {
       turns_.come_back_out(from.id, now());
     }
   }
@@ -139,26 +141,9 @@ message server::answer_client(connection& from, const message& asked) {
       said.numbers[0] = from.page->words().order.load(std::memory_order_relaxed);
       break;
     case message_kind::unknown: said.error = add_unknown(from, asked); break;
-    case message_kind::host: {
-      std::uint64_t memory = numbers[0];
-      std::uint64_t files = numbers[1];
-      for (const auto& [id, one] : connections_) {
-        memory = sum(memory, id != from.id ? one->host_bytes : 0);
-        files = sum(files, id != from.id ? one->file_bytes : 0);
-      }
-      // What fragments make of what can be swapped; nobody may take more away from others.
-      const std::uint64_t most =
-          2 * turns_.report(from.id, now()).swappable * account_unit + host_segment_bytes;
-      if (numbers[0] > most || numbers[1] > most ||
-          memory > turns_.settings().host * account_unit ||
-          files > turns_.settings().files * account_unit) {
-        said.error = ENOMEM;
-      } else {
-        from.host_bytes = numbers[0];
-        from.file_bytes = numbers[1];
-      }
+    case message_kind::host:
+      said.error = turns_.hold(from.id, units_of(numbers[0]), units_of(numbers[1]));
       break;
-    }
     default: said.error = EINVAL; break;  // answer() sends no others here
   }
   keep_counts(from);

@@ -104,17 +104,6 @@ std::uint64_t turns::sure_for(client_id id) const {
   return found == clients_.end() ? 0 : available(found->second, true);
 }
 
-/** Returns what all clients need of the host, if all were off their GPUs and one has grown. */
-std::uint64_t turns::host_for(const client& growing, std::uint64_t units) const {
-  constexpr std::uint64_t segment = units_of(host_segment_bytes);  // clients take whole ones
-  std::uint64_t all = 0;
-  for (const auto& [id, one] : clients_) {
-    const std::uint64_t needed = swappable(one) + (id == growing.id ? units : 0);
-    all += (needed + segment - 1) / segment * segment;
-  }
-  return all;
-}
-
 std::uint64_t turns::turn_ns(const client& one) const {
   const auto found = gpus_.find(one.gpu);
   const std::uint64_t speed = found == gpus_.end() || found->second.bytes_per_s == 0

@@ -108,6 +108,16 @@ class turns {
   /** Takes a client off its GPU until it may go on. ENOENT. */
   int pause(client_id id, bool is_paused, std::uint64_t now);
 
+  /**
+   * A client wants to hold so much of the host's memory, and in files. It gives nothing back.
+   *
+   * ENOMEM: more than there may be, or than it could need; or, of a client that may make files,
+   * memory that others need who may not. ENOENT.
+   */
+  int hold(client_id id, std::uint64_t memory, std::uint64_t files);
+  /** A client that comes back, after join(), holds so much: it is believed as far as it could. */
+  void hold_again(client_id id, std::uint64_t memory, std::uint64_t files);
+
   /** Does what is due. Returns when something is due next, or `never`. */
   std::uint64_t tick(std::uint64_t now);
   /** Returns the clients whose page has changed: they must be signalled. */
@@ -136,8 +146,10 @@ class turns {
     std::uint64_t room = 0;         // leaving, out (at most) and entering
     std::uint64_t reserved = 0;     // in, for `pending`
     std::uint64_t reserved_ns = 0;  // when it was
-    std::uint64_t pending = 0;      // what it wants and could not get yet
-    std::uint64_t queued = 0;       // place in the order of arrival; 0: it does not wait
+    std::uint64_t memory_held = 0;  // of the host's
+    std::uint64_t files_held = 0;
+    std::uint64_t pending = 0;  // what it wants and could not get yet
+    std::uint64_t queued = 0;   // place in the order of arrival; 0: it does not wait
     std::uint64_t queued_ns = 0;
     std::uint64_t stuck_until_ns = 0;  // it could not leave
     std::uint64_t blocking_ns = 0;     // since when it should have left; 0: it need not
@@ -175,7 +187,8 @@ class turns {
   [[nodiscard]] std::uint64_t free_of(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t turn_ns(const client& one) const;
   [[nodiscard]] std::uint64_t end_ns(const client& one) const;
-  [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
+  [[nodiscard]] std::uint64_t memory_due(const client& one, std::uint64_t units) const;
+  [[nodiscard]] bool can_host(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_reserved(const client& one) const;
   [[nodiscard]] std::uint64_t available(const client& one, bool do_others_stay) const;

@@ -55,6 +55,7 @@ gpu_facts home;            // the GPU on which this process takes turns
 std::uint32_t swappable_units = 0;
 std::uint32_t resident_units = 0;
 std::uint64_t elsewhere_bytes = 0;
+bool has_files = false;
 
 std::atomic<bool> joined = false;
 std::atomic<bool> is_off_gpu = false;  // or about to be
@@ -104,6 +105,7 @@ void in_child() noexcept {
   swappable_units = 0;
   resident_units = 0;
   elsewhere_bytes = 0;
+  has_files = false;
   forget_host_requests();
   is_off_gpu.store(false, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
@@ -132,6 +134,7 @@ int map_page(int file) noexcept {
   page = static_cast<client_page*>(made);
   page->swappable.store(swappable_units, std::memory_order_relaxed);
   page->resident.store(resident_units, std::memory_order_relaxed);
+  page->has_files.store(std::uint32_t{has_files}, std::memory_order_relaxed);
   note_elsewhere(0);
   return page->version == protocol_version ? 0 : EPROTO;
 }
@@ -140,7 +143,10 @@ int map_page(int file) noexcept {
 int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
   message said{.kind = message_kind::hello};
-  said.numbers = {used_bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
+  const held_on_host held = host_requests();
+  const host_share share{is_off_gpu.load(std::memory_order_relaxed), units_of(held.memory),
+                         units_of(held.files)};
+  said.numbers = {used_bytes, share.packed(), home.number, home.total};
   for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
     said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon
   }
@@ -448,6 +454,14 @@ void publish_memory(std::uint64_t swappable, std::uint64_t resident) noexcept {
   if (page != nullptr) {
     page->swappable.store(swappable_units, std::memory_order_relaxed);
     page->resident.store(resident_units, std::memory_order_relaxed);
+  }
+}
+
+void publish_files() noexcept {
+  const std::lock_guard lock(state);
+  has_files = true;
+  if (page != nullptr) {
+    page->has_files.store(1, std::memory_order_relaxed);
   }
 }
 

@@ -95,6 +95,14 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 [[nodiscard]] int ask_for_host_memory(std::uint64_t bytes) noexcept;
 /** The same, for so many bytes in files. */
 [[nodiscard]] int ask_for_swap_files(std::uint64_t bytes) noexcept;
+/** What the daemon lets this process hold, in bytes. */
+struct held_on_host {
+  std::uint64_t memory = 0;
+  std::uint64_t files = 0;
+};
+[[nodiscard]] held_on_host host_requests() noexcept;
+/** Says that this process may make swap files. */
+void publish_files() noexcept;
 /** In a forked child: it holds nothing. */
 void forget_host_requests() noexcept;
 

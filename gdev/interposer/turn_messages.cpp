@@ -30,6 +30,8 @@ int ask_for_host(std::uint64_t in_memory, std::uint64_t in_files) noexcept {
 
 int ask_for_host_memory(std::uint64_t bytes) noexcept { return ask_for_host(bytes, file_bytes); }
 
+held_on_host host_requests() noexcept { return {host_bytes, file_bytes}; }
+
 void forget_host_requests() noexcept {
   host_bytes = 0;
   file_bytes = 0;

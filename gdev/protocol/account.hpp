@@ -166,7 +166,7 @@ inline constexpr std::uint32_t order_unfit = 8;      // with order_out: it does 
  */
 struct client_page {
   std::uint32_t version = 0;
-  std::uint32_t reserved = 0;
+  std::atomic<std::uint32_t> has_files{0};  // the client writes it: it may make swap files
   account_word account;
   // The daemon writes:
   std::atomic<std::uint32_t> order{0};

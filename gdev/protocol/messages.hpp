@@ -20,8 +20,8 @@ inline constexpr std::uint32_t protocol_version = 3;
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
  *
  * From clients, which are programs under gdev:
- *   hello    name; of a client that comes back to a daemon: bytes in use, 1 if it is off its GPU,
- *            number and bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
+ *   hello    name; of a client that comes back to a daemon: bytes in use, a host_share, number and
+ *            bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
  *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU;
  *            EACCES: not this user's
  *   want     bytes; as of gpu (number 0: none); 1 if they are for a GPU on which the client takes
@@ -110,6 +110,23 @@ enum class message_kind : std::uint32_t {
 
 /** A number that a command does not change. */
 inline constexpr std::uint64_t unchanged = ~std::uint64_t{0} - 1;
+
+/** Of a client that comes back: what it holds of the host, in account_unit. In one number. */
+struct host_share {
+  bool is_off = false;  // its GPU
+  std::uint64_t memory = 0;
+  std::uint64_t files = 0;
+
+  [[nodiscard]] constexpr std::uint64_t packed() const noexcept {
+    return std::uint64_t{is_off} | (memory & most) << 1 | (files & most) << 32;
+  }
+  [[nodiscard]] static constexpr host_share unpacked(std::uint64_t number) noexcept {
+    return {(number & 1) != 0, number >> 1 & most, number >> 32 & most};
+  }
+
+ private:
+  static constexpr std::uint64_t most = 0x7FFFFFFF;  // account_units_max
+};
 
 /** What happens to a client's turn: the client says it. */
 enum class turn_event : std::uint64_t {

@@ -167,6 +167,17 @@ def test_the_daemon_itself_refuses_impossible_settings(daemon: Daemon) -> None:
         assert ask(one, LIST)[0] == 2  # none was added
 
 
+def test_what_a_client_says_to_hold_of_the_host_is_bounded(daemon: Daemon) -> None:
+    """Who comes back with nothing in use holds a segment at most."""
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    daemon.must("gpu", "set", "--host-memory", "128MiB", "--swap-files", "128MiB")
+    with connect(daemon) as liar, connect(daemon) as other:
+        assert ask(liar, HELLO, b"a", 0, (1 << 64) - 2)[0] == 0
+        assert ask(other, HELLO, b"a")[0] == 0
+        assert ask(other, HOST, b"", 64 * MIB, 64 * MIB)[0] == 0
+        assert ask(other, HOST, b"", 64 * MIB + 4096, 0)[0] == 12  # ENOMEM
+
+
 def test_counts_may_be_anything_and_never_fall(daemon: Daemon) -> None:
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
     most, page_counts = (1 << 64) - 1, 48

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .gdev_daemon import OUT_OF_MEMORY, Daemon, seed_of_test
+from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program, seed_of_test
 from .simulated_gpu import TIMEOUT_S, Gpu
 from .test_swap import MIB, started, wait_for
 
@@ -36,13 +36,18 @@ def test_what_the_host_could_not_hold_is_refused(shared: Daemon) -> None:
         assert b.does("check", key, 2, 40 * MIB) == [1]
 
 
-def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon) -> None:
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon, is_anew: bool) -> None:
+    """Also if the daemon is a new one: programs say what they hold of the host."""
     with (
         started(shared, "a", 40, 1) as a,
         started(shared, "b", 40, 2) as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         shared.must("gpu", "set", "--host-memory", "64MiB")
+        if is_anew:
+            shared.kill()
+            shared.start()
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
         wait_for(shared, b, "no host memory")
         assert not waiting.done()
@@ -63,6 +68,30 @@ def test_a_file_takes_what_the_host_has_no_room_for(
             b.does("fill", 0, 3 + value, 40 * MIB)
         used = {one.name for one in tmp_path.iterdir()}
         assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
+
+
+def test_files_count_only_for_programs_that_have_a_folder(shared: Daemon) -> None:
+    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    with started(shared, "a", 40, 1), shared.program("b") as b:
+        b.does("init")
+        assert b.says("alloc", 40 * MIB) == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("with_files", ["a", "b"])
+def test_memory_is_kept_for_programs_that_have_no_folder(
+    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_files: str
+) -> None:
+    """Whichever leaves the GPU first."""
+    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "40MiB")
+
+    def start(vgpu: str, value: int) -> Program:
+        monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path) if vgpu == with_files else "")
+        return started(shared, vgpu, 40, value)
+
+    with start("a", 1) as a, start("b", 2) as b:
+        for _ in range(3):
+            assert a.does("check", 0, 1, 40 * MIB) == [1]
+            assert b.does("check", 0, 2, 40 * MIB) == [1]
 
 
 def test_a_full_disk_keeps_the_program_on_the_gpu(
