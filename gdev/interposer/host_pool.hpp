@@ -2,8 +2,8 @@
  * The host's memory for what is off the GPU: pinned segments, and places in them.
  *
  * A segment is made of huge pages where the kernel has them, because pinning small ones is slow. It
- * is kept, and used again, until the process ends: to unpin one may wait for kernels, which may wait
- * for the program. The daemon says how many there may be.
+ * is kept, and used again, until the process ends: to unpin one may wait for kernels, and these for
+ * the program. The daemon says how many there may be.
  */
 #pragma once
 

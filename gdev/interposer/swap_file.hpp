@@ -3,8 +3,8 @@
  *
  * It is made in the folder GDEV_SWAP_FOLDER, without a name, so nothing stays behind when the
  * process ends. Its blocks are allocated before anything is written: a full disk is an error of
- * take(), when all data is on the GPU still. It never shrinks. One thread at a time may take, write and read; any may
- * give.
+ * take(), when all data is on the GPU still. It never shrinks. One thread at a time may take, write
+ * and read; any may give.
  */
 #pragma once
 
