@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <initializer_list>
 #include <sstream>
@@ -17,6 +18,7 @@
 #include "base/saturating.hpp"
 #include "daemon/connection.hpp"
 #include "daemon/server.hpp"
+#include "daemon/setting_checks.hpp"
 
 namespace gdev {
 
@@ -27,50 +29,24 @@ void put(message& said, std::string_view name, std::initializer_list<std::uint64
   std::copy(numbers.begin(), numbers.end(), said.numbers.begin());
 }
 
-constexpr std::uint64_t end_after_s_max = 1'000'000'000;
-
-/** Stores a policy of four numbers. Returns false if one of them is none. */
-bool read_policy(const std::uint64_t* numbers, vgpu_policy& policy) noexcept {
-  constexpr std::int64_t priority_max = 1000;
-  if (numbers[0] != unchanged) {
-    policy.reserve = units_of(numbers[0]);
-  }
-  if (numbers[1] != unchanged) {
-    const auto priority = static_cast<std::int64_t>(numbers[1]);
-    if (priority < -priority_max || priority > priority_max) {
-      return false;
-    }
-    policy.priority = static_cast<int>(priority);
-  }
-  if (numbers[2] != unchanged) {
-    if (numbers[2] > static_cast<std::uint64_t>(full_policy::fail)) {
-      return false;
-    }
-    policy.when_full = static_cast<full_policy>(numbers[2]);
-  }
-  if (numbers[3] != unchanged) {
-    if (numbers[3] > end_after_s_max) {
-      return false;
-    }
-    policy.end_after_s = numbers[3];
-  }
-  return true;
-}
-
-/** A name is a word of the state file and of tables. */
-bool is_word(std::string_view name) noexcept {
-  return !name.empty() && name.size() < message{}.name.size() &&
-         name.find_first_not_of(
-             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") ==
-             std::string_view::npos;
-}
-
 /** How long clients of an earlier daemon have to come back; they look for one twice a second. */
 constexpr std::uint64_t clients_come_back_ns = 1'500'000'000;
 
-/** Returns an amount of bytes in units, or what it was. */
-std::uint64_t amount_or(std::uint64_t bytes, std::uint64_t before) noexcept {
-  return bytes == unchanged ? before : std::min<std::uint64_t>(units_of(bytes), account_units_max);
+/** Returns the bits that `clients` answers. */
+std::uint64_t client_flags(const turn_report& turn) noexcept {
+  return (turn.is_paused ? client_flag::paused : 0) | (turn.is_waiting ? client_flag::waits : 0) |
+         (turn.is_unfit ? client_flag::unfit : 0);
+}
+
+/** Answers settings that are impossible. */
+message refusal(const message& asked, const setting_answer& found) noexcept {
+  return {.kind = asked.kind,
+          .error = EINVAL,
+          .numbers = {static_cast<std::uint64_t>(found.what), found.most * account_unit}};
+}
+
+double mebibytes(std::uint64_t units) noexcept {
+  return static_cast<double>(units * account_unit) / (1 << 20);
 }
 
 std::uint64_t signed_number(int value) noexcept {
@@ -121,8 +97,11 @@ message server::join(connection& from, const message& asked) {
     observations_.join(from.id, name_of(asked), from.page->words(), before);
     turns_.join(from.id, from.page->words(), before, now());
     const std::uint64_t total = units_of(asked.numbers[3]);
+    note_gpu(from, asked.numbers[2], total);
     turns_.use_gpu(from.id, asked.numbers[2], total, total, now());
-    if (asked.numbers[1] != 0) {
+    const auto share = host_share::unpacked(asked.numbers[1]);
+    turns_.hold_again(from.id, share.memory, share.files);
+    if (share.is_off) {
       turns_.come_back_out(from.id, now());
     }
   }
@@ -135,7 +114,7 @@ void server::put_memory(const connection& from, message& said) const {
   const vgpu_report found = accounts_.report(from.id);
   put(said, found.name,
       {found.limit * account_unit, found.used * account_unit,
-       turns_.most_for(from.id) * account_unit});
+       turns_.most_for(from.id) * account_unit, turns_.sure_for(from.id) * account_unit});
 }
 
 /** What clients ask. */
@@ -149,6 +128,7 @@ message server::answer_client(connection& from, const message& asked) {
   const auto& numbers = asked.numbers;
   switch (asked.kind) {
     case message_kind::want:
+      note_gpu(from, numbers[1], units_of(numbers[2]));
       turns_.use_gpu(from.id, numbers[1], units_of(numbers[2]), units_of(numbers[3]), now());
       said.error = turns_.want(from.id, units_of(numbers[0]), numbers[4] != 0, now());
       crash_point("granted");
@@ -156,6 +136,7 @@ message server::answer_client(connection& from, const message& asked) {
       break;
     case message_kind::memory: put_memory(from, said); break;
     case message_kind::gpu:
+      note_gpu(from, numbers[0], units_of(numbers[1]));
       turns_.use_gpu(from.id, numbers[0], units_of(numbers[1]), units_of(numbers[2]), now());
       put_memory(from, said);
       break;
@@ -177,29 +158,9 @@ message server::answer_client(connection& from, const message& asked) {
       turns_.change(turns_.settings(), now());  // a GPU's capacity may be another one
       put_memory(from, said);
       break;
-    case message_kind::host: {
-      std::uint64_t memory = numbers[0];
-      std::uint64_t files = numbers[1];
-      for (const auto& [id, one] : connections_) {
-        memory = sum(memory, id != from.id ? one->host_bytes : 0);
-        files = sum(files, id != from.id ? one->file_bytes : 0);
-      }
-      // What fragments make of what can be swapped; nobody may take more away from others.
-      const std::uint64_t most =
-          2 * turns_.report(from.id, now()).swappable * account_unit + host_segment_bytes;
-      // Where a limit was lowered below what is held, only those that want more are refused.
-      const bool is_memory_over = memory > turns_.settings().host * account_unit;
-      const bool is_files_over = files > turns_.settings().files * account_unit;
-      if ((numbers[0] > from.host_bytes && (numbers[0] > most || is_memory_over)) ||
-          (numbers[1] > from.file_bytes && (numbers[1] > most || is_files_over))) {
-        said.error = ENOMEM;
-      } else {
-        from.host_bytes = numbers[0];
-        from.file_bytes = numbers[1];
-        crash_point("host_counted");
-      }
+    case message_kind::host:
+      said.error = turns_.hold(from.id, units_of(numbers[0]), units_of(numbers[1]));
       break;
-    }
     default: said.error = EINVAL; break;  // answer() sends no others here
   }
   keep_counts(from);
@@ -236,10 +197,10 @@ message server::answer_query(const message& asked) const {
       const turn_report turn = turns_.report(one.id, now());
       put(said, one.vgpu,
           {one.process, one.user, one.used * account_unit, one.granted * account_unit, one.refusals,
-           static_cast<std::uint64_t>(turn.now), now() - turn.since_ns,
-           std::uint64_t{turn.is_paused}, static_cast<std::uint64_t>(turn.stays),
-           turn.swappable * account_unit, turn.resident * account_unit, turn.turns, turn.bytes_out,
-           turn.bytes_in, turn.moving_ns, turn.waiting_ns});
+           static_cast<std::uint64_t>(turn.now), now() - turn.since_ns, client_flags(turn),
+           static_cast<std::uint64_t>(turn.stays), turn.swappable * account_unit,
+           turn.resident * account_unit, turn.turns, turn.bytes_out, turn.bytes_in, turn.moving_ns,
+           turn.waiting_ns});
       return said;
     }
   } else if (asked.kind == message_kind::overhead_of) {
@@ -262,6 +223,106 @@ message server::answer_query(const message& asked) const {
   return said;
 }
 
+/** Adds or changes a virtual GPU. */
+message server::change_vgpu(const message& asked) {
+  message said;
+  said.kind = asked.kind;
+  const std::string_view name = name_of(asked);
+  const auto& numbers = asked.numbers;
+  vgpu_report before;
+  std::uint64_t reserved = 0;  // by the others
+  bool is_there = false;
+  for (const vgpu_report& one : accounts_.vgpus()) {
+    if (one.name == name) {
+      before = one;
+      is_there = true;
+    } else {
+      reserved = sum(reserved, one.policy.reserve);
+    }
+  }
+  const bool is_new = asked.kind == message_kind::add;
+  if (is_there == is_new) {
+    said.error = is_new ? EEXIST : ENOENT;
+    return said;
+  }
+  vgpu_policy policy = before.policy;
+  const bool is_kept = !is_new && numbers[0] == unchanged;
+  const std::uint64_t limit = is_kept ? before.limit : units_of(numbers[0]);
+  const std::uint64_t owner = !is_new && numbers[1] == unchanged ? before.owner : numbers[1];
+  setting_answer found = read_policy(&numbers[2], policy);
+  if (found.what == setting_fault::none) {
+    // A reserve that is there already may be given back by and by.
+    const bool is_more = policy.reserve > before.policy.reserve;
+    found = judge_vgpu(limit, policy, reserved, is_more ? gpu_for_programs() : account_units_max);
+  }
+  if (is_new && !is_word(name)) {
+    found = {setting_fault::name};
+  }
+  if (found.what != setting_fault::none) {
+    return refusal(asked, found);
+  }
+  said.error = is_new ? accounts_.add(name, limit, owner, policy)
+                      : accounts_.set(name, limit, owner, policy);
+  said.error = said.error == 0 ? save() : said.error;
+  return said;
+}
+
+/** Changes what programs may have, or answers what holds, which everybody may ask. */
+message server::change_settings(const connection& from, const message& asked) {
+  message said;
+  said.kind = asked.kind;
+  turn_settings chosen = turns_.settings();
+  const bool is_question = std::all_of(asked.numbers.begin(), asked.numbers.begin() + 4,
+                                       [](std::uint64_t one) { return one == unchanged; });
+  if (!is_question) {
+    if (!may_command(from)) {
+      said.error = EPERM;
+      return said;
+    }
+    if (const setting_answer found = read_settings(asked.numbers.data(), chosen, known_gpu());
+        found.what != setting_fault::none) {
+      return refusal(asked, found);
+    }
+    turns_.change(chosen, now());
+    crash_point("settings_changed");
+    said.error = save();
+  }
+  put(said, "",
+      {chosen.capacity * account_unit, chosen.spare * account_unit, chosen.host * account_unit,
+       chosen.files * account_unit});
+  return said;
+}
+
+std::uint64_t server::known_gpu() const noexcept {
+  return largest_gpu_ == 0 ? account_units_max : largest_gpu_;
+}
+
+std::uint64_t server::gpu_for_programs() const noexcept {
+  return std::min(known_gpu(), turns_.settings().capacity);
+}
+
+void server::note_gpu(const connection& from, std::uint64_t number, std::uint64_t total) {
+  if (number == 0 || total <= largest_gpu_ || total > account_units_max || !may_command(from)) {
+    return;
+  }
+  largest_gpu_ = total;
+  std::uint64_t reserved = 0;
+  for (const vgpu_report& one : accounts_.vgpus()) {
+    reserved = sum(reserved, one.policy.reserve);
+  }
+  const std::uint64_t most = gpu_for_programs();
+  const auto say = [most](const char* what, std::uint64_t units) {
+    std::fprintf(stderr, "gdevd: %s is %.1f MiB, and programs may have %.1f MiB of the GPU\n", what,
+                 mebibytes(units), mebibytes(most));
+  };
+  if (reserved > most) {
+    say("the --reserve of all virtual GPUs", reserved);
+  }
+  if (turns_.settings().spare >= most) {
+    say("--spare", turns_.settings().spare);
+  }
+}
+
 /** What root and the daemon's user may ask. */
 message server::answer_command(const message& asked) {
   message said;
@@ -280,51 +341,14 @@ message server::answer_command(const message& asked) {
       }
       return said;
     }
-    case message_kind::add: {
-      vgpu_policy policy;
-      said.error = is_word(name) && read_policy(&numbers[2], policy)
-                       ? accounts_.add(name, units_of(numbers[0]), numbers[1], policy)
-                       : EINVAL;
-      break;
-    }
-    case message_kind::set: {
-      const auto all = accounts_.vgpus();
-      const auto found =
-          std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
-      if (found == all.end()) {
-        said.error = ENOENT;
-        break;
-      }
-      vgpu_policy policy = found->policy;
-      const std::uint64_t limit = numbers[0] == unchanged ? found->limit : units_of(numbers[0]);
-      const std::uint64_t owner = numbers[1] == unchanged ? found->owner : numbers[1];
-      said.error =
-          read_policy(&numbers[2], policy) ? accounts_.set(name, limit, owner, policy) : EINVAL;
-      break;
-    }
+    case message_kind::add:
+    case message_kind::set: return change_vgpu(asked);
     case message_kind::remove:
       said.error = accounts_.remove(name);
       if (said.error == 0) {
         observations_.forget(name);
       }
       break;
-    case message_kind::settings: {
-      turn_settings chosen = turns_.settings();
-      chosen.capacity = amount_or(numbers[0], chosen.capacity);
-      chosen.spare = amount_or(numbers[1], chosen.spare);
-      chosen.host = amount_or(numbers[2], chosen.host);
-      chosen.files = amount_or(numbers[3], chosen.files);
-      if (chosen.capacity == 0 || chosen.spare >= chosen.capacity) {
-        said.error = EINVAL;
-        break;
-      }
-      turns_.change(chosen, now());
-      crash_point("settings_changed");
-      put(said, "",
-          {chosen.capacity * account_unit, chosen.spare * account_unit, chosen.host * account_unit,
-           chosen.files * account_unit});
-      break;
-    }
     default: said.error = EINVAL; break;  // answer() sends no others here
   }
   if (said.error == 0) {
@@ -351,6 +375,7 @@ message server::answer(connection& from, const message& asked) {
     case message_kind::clients:
     case message_kind::overhead_of:
     case message_kind::gpus: return answer_query(asked);
+    case message_kind::settings: return change_settings(from, asked);
     case message_kind::observe:
     case message_kind::counts:
     case message_kind::totals:
@@ -358,7 +383,6 @@ message server::answer(connection& from, const message& asked) {
     case message_kind::add:
     case message_kind::set:
     case message_kind::remove:
-    case message_kind::settings:
     case message_kind::pause:
     case message_kind::stop:
       if (may_command(from)) {

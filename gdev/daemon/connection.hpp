@@ -89,8 +89,6 @@ struct server::connection {
   ucred peer{};
   std::unique_ptr<shared_page> page;  // of a client
   bool has_joined = false;
-  std::uint64_t host_bytes = 0;  // for what it swaps out
-  std::uint64_t file_bytes = 0;
   file_descriptor process;
   file_descriptor socket;
 };

@@ -71,6 +71,13 @@ class server {
   [[nodiscard]] message answer_client(connection& from, const message& asked);
   [[nodiscard]] message answer_query(const message& asked) const;
   [[nodiscard]] message answer_command(const message& asked);
+  [[nodiscard]] message change_vgpu(const message& asked);
+  [[nodiscard]] message change_settings(const connection& from, const message& asked);
+  /** Notes a GPU of a client that may command. Says which settings are impossible there. */
+  void note_gpu(const connection& from, std::uint64_t number, std::uint64_t total);
+  /** Return the largest GPU that is known, and what programs may have of it, in units. */
+  [[nodiscard]] std::uint64_t known_gpu() const noexcept;
+  [[nodiscard]] std::uint64_t gpu_for_programs() const noexcept;
   void put_memory(const connection& from, message& said) const;
   [[nodiscard]] bool may_command(const connection& from) const noexcept;
   void note_clients(bool has_clients) const noexcept;
@@ -90,6 +97,7 @@ class server {
   file_descriptor events_;
   std::map<std::uint64_t, std::unique_ptr<connection>> connections_;
   std::uint64_t next_id_ = 1;
+  std::uint64_t largest_gpu_ = 0;  // in units; 0: none is known. Other users' clients may lie
   bool is_stopped_ = false;
 };
 

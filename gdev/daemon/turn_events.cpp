@@ -155,7 +155,7 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
   if (when_full == full_policy::fail || cannot_fit(one, units, now) ||
-      (when_full == full_policy::swap && host_for(one, units) > settings_.host + settings_.files)) {
+      (when_full == full_policy::swap && !can_host(one, units))) {
     accounts_.refuse(id);
     one.unfit_ns = 0;
     return ENOMEM;
@@ -339,7 +339,9 @@ turn_report turns::report(client_id id, std::uint64_t now) const {
           one.moving_ns,
           sum(one.waiting_ns, one.queued != 0 ? less(now, one.queued_ns) : 0),
           one.stays,
-          one.is_paused};
+          one.is_paused,
+          one.queued != 0,
+          one.is_unfit};
 }
 
 }  // namespace gdev

@@ -94,27 +94,26 @@ std::uint64_t turns::free_of(std::uint64_t which) const {
   return less(capacity_of(which), rooms_of(which));
 }
 
-std::uint64_t turns::most_for(client_id id) const {
-  const auto found = clients_.find(id);
-  if (found == clients_.end()) {
-    return 0;
+/** Returns what a client could have of its GPU, beside what others keep of it. */
+std::uint64_t turns::available(const client& one, bool do_others_stay) const {
+  std::uint64_t kept = settings_.spare;
+  for (const auto& [id, other] : clients_) {
+    if (id != one.id && other.gpu == one.gpu) {
+      const bool stays = do_others_stay && other.now == phase::in && is_reserved(other);
+      kept += stays ? used(other) : wired(other);
+    }
   }
-  std::uint64_t others = 0;
-  for (const auto& [other_id, other] : clients_) {
-    others += other_id != id && other.gpu == found->second.gpu ? wired(other) : 0;
-  }
-  return less(capacity_of(found->second.gpu), others);
+  return less(capacity_of(one.gpu), kept);
 }
 
-/** Returns what all clients need of the host, if all were off their GPUs and one has grown. */
-std::uint64_t turns::host_for(const client& growing, std::uint64_t units) const {
-  constexpr std::uint64_t segment = units_of(host_segment_bytes);  // clients take whole ones
-  std::uint64_t all = 0;
-  for (const auto& [id, one] : clients_) {
-    const std::uint64_t needed = swappable(one) + (id == growing.id ? units : 0);
-    all += (needed + segment - 1) / segment * segment;
-  }
-  return all;
+std::uint64_t turns::most_for(client_id id) const {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? 0 : available(found->second, false);
+}
+
+std::uint64_t turns::sure_for(client_id id) const {
+  const auto found = clients_.find(id);
+  return found == clients_.end() ? 0 : available(found->second, true);
 }
 
 std::uint64_t turns::turn_ns(const client& one) const {
@@ -170,7 +169,7 @@ bool turns::is_patient(const client& one) const {
  */
 bool turns::cannot_fit(client& one, std::uint64_t units, std::uint64_t now) {
   const std::uint64_t all = used(one) + units;
-  if (all <= less(most_for(one.id), settings_.spare)) {
+  if (all <= available(one, false)) {
     one.unfit_ns = 0;
     return false;
   }
@@ -183,7 +182,7 @@ bool turns::cannot_fit(client& one, std::uint64_t units, std::uint64_t now) {
 
 /** What can never fit waits for nothing. Returns false if the client must stay off the GPU. */
 bool turns::give_up_what_cannot_fit(client& one, std::uint64_t now) {
-  const std::uint64_t most = less(most_for(one.id), settings_.spare);
+  const std::uint64_t most = available(one, false);
   if (one.pending != 0 && cannot_fit(one, one.pending, now)) {
     one.pending = 0;  // it asks again, and is refused
     if (one.now == phase::in) {
@@ -211,7 +210,7 @@ turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
   client* first = nullptr;
   for (auto& [id, one] : clients_) {
     if (one.gpu != which || one.queued == 0 || one.now == phase::leaving || one.is_paused ||
-        !give_up_what_cannot_fit(one, now)) {
+        one.is_unfit || !give_up_what_cannot_fit(one, now)) {
       continue;
     }
     const auto rank = [this](const client& of) {
@@ -222,6 +221,19 @@ turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
     }
   }
   return first;
+}
+
+/** Notes whether a client that is off could be on its GPU again, and tells it if not. */
+void turns::note_fit(client& one, std::uint64_t now) {
+  if (one.now != phase::out || used(one) <= available(one, true)) {
+    one.misfit_ns = 0;
+  } else if (one.misfit_ns == 0) {
+    one.misfit_ns = std::max<std::uint64_t>(now, 1);
+  }
+  one.is_unfit = one.misfit_ns != 0 && now >= sum(one.misfit_ns, unfit_ns_max);
+  if (one.now == phase::out) {
+    order(one, one.is_unfit ? order_out | order_unfit : order_out);
+  }
 }
 
 // --- What clients are told ---
@@ -276,17 +288,19 @@ void turns::reclaim(std::uint64_t which, client_id but) {
   }
 }
 
-/** Tells whether a client could leave for another one, when its turn is over. */
-bool turns::may_leave_for(const client& one, const client& by) const {
-  if (one.id == by.id || one.gpu != by.gpu || one.now != phase::in || releasable(one) == 0 ||
-      is_patient(by)) {
-    return false;
-  }
+/** Tells whether a client need not leave: its virtual GPU was promised what it has. */
+bool turns::is_reserved(const client& one) const {
   std::uint64_t in_sum = 0;  // of its virtual GPU
   for (const auto& [id, other] : clients_) {
     in_sum += other.gpu == one.gpu && accounts_.are_together(id, one.id) ? room(other) : 0;
   }
-  return in_sum > accounts_.policy_of(one.id).reserve;  // so much was promised
+  return in_sum <= accounts_.policy_of(one.id).reserve;
+}
+
+/** Tells whether a client could leave for another one, when its turn is over. */
+bool turns::may_leave_for(const client& one, const client& by) const {
+  return one.id != by.id && one.gpu == by.gpu && one.now == phase::in && releasable(one) != 0 &&
+         !is_patient(by) && !is_reserved(one);
 }
 
 bool turns::is_over(const client& one, std::uint64_t now) const {
@@ -381,6 +395,11 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
     of.deadline_ns = settled_ns_;  // what is free may be a client's that has not come back yet
     return;
   }
+  for (auto& [id, one] : clients_) {
+    if (one.gpu == which) {
+      note_fit(one, now);
+    }
+  }
   while (client* const first = first_waiting(which, now)) {
     if (!admit(of, *first, now)) {
       of.deadline_ns = next_end(which, now);
@@ -388,7 +407,7 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
     }
   }
   const bool has_waiting = std::any_of(clients_.begin(), clients_.end(), [&](const auto& one) {
-    return one.second.gpu == which && one.second.queued != 0;
+    return one.second.gpu == which && (one.second.queued != 0 || one.second.misfit_ns != 0);
   });
   of.deadline_ns = has_waiting ? now + look_again_ns : never;
   for (auto& [id, one] : clients_) {

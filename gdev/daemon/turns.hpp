@@ -59,6 +59,8 @@ struct turn_report {
   std::uint64_t waiting_ns = 0;  // for room, also until now
   int stays = 0;                 // errno of the last turn that it could not end, or 0
   bool is_paused = false;
+  bool is_waiting = false;  // for room
+  bool is_unfit = false;    // it is off, and there is not so much for it
 };
 
 struct gpu_report {
@@ -108,6 +110,16 @@ class turns {
   /** Takes a client off its GPU until it may go on. ENOENT. */
   int pause(client_id id, bool is_paused, std::uint64_t now);
 
+  /**
+   * A client wants to hold so much of the host's memory, and in files.
+   *
+   * ENOMEM: it is more than it holds, and more than there may be, or than it could need; or, of a
+   * client that may make files, memory that others need who may not. ENOENT.
+   */
+  int hold(client_id id, std::uint64_t memory, std::uint64_t files);
+  /** A client that comes back, after join(), holds so much: it is believed as far as it could. */
+  void hold_again(client_id id, std::uint64_t memory, std::uint64_t files);
+
   /** Does what is due. Returns when something is due next, or `never`. */
   std::uint64_t tick(std::uint64_t now);
   /** Returns the clients whose page has changed: they must be signalled. */
@@ -115,8 +127,10 @@ class turns {
   /** Returns the clients that must be ended: they keep others waiting for longer than they may. */
   [[nodiscard]] std::set<client_id> take_ended() noexcept;
 
-  /** Returns what the client could have of its GPU, without other clients. */
+  /** Returns what the client could have of its GPU, if all others left. */
   [[nodiscard]] std::uint64_t most_for(client_id id) const;
+  /** The same, if those stay that need not leave, because of their virtual GPU's reserve. */
+  [[nodiscard]] std::uint64_t sure_for(client_id id) const;
   [[nodiscard]] turn_report report(client_id id, std::uint64_t now) const;
   [[nodiscard]] std::vector<gpu_report> gpus() const;
   /** Returns the rooms of a GPU's clients together, and its capacity. */
@@ -134,8 +148,10 @@ class turns {
     std::uint64_t room = 0;         // leaving, out (at most) and entering
     std::uint64_t reserved = 0;     // in, for `pending`
     std::uint64_t reserved_ns = 0;  // when it was
-    std::uint64_t pending = 0;      // what it wants and could not get yet
-    std::uint64_t queued = 0;       // place in the order of arrival; 0: it does not wait
+    std::uint64_t memory_held = 0;  // of the host's
+    std::uint64_t files_held = 0;
+    std::uint64_t pending = 0;  // what it wants and could not get yet
+    std::uint64_t queued = 0;   // place in the order of arrival; 0: it does not wait
     std::uint64_t queued_ns = 0;
     std::uint64_t stuck_until_ns = 0;  // it could not leave
     std::uint64_t blocking_ns = 0;     // since when it should have left; 0: it need not
@@ -144,6 +160,8 @@ class turns {
     std::uint64_t progress = 0;        // what it had on the GPU then
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
+    bool is_unfit = false;        // it is off, does not fit for a while, and is not served
+    std::uint64_t misfit_ns = 0;  // since when; 0: it would fit, or is not off
     int stays = 0;
     std::uint64_t turns = 0;
     std::uint64_t bytes_out = 0;
@@ -172,8 +190,12 @@ class turns {
   [[nodiscard]] std::uint64_t overhead_of(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t turn_ns(const client& one) const;
   [[nodiscard]] std::uint64_t end_ns(const client& one) const;
-  [[nodiscard]] std::uint64_t host_for(const client& growing, std::uint64_t units) const;
+  [[nodiscard]] std::uint64_t memory_due(const client& one, std::uint64_t units) const;
+  [[nodiscard]] bool can_host(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
+  [[nodiscard]] bool is_reserved(const client& one) const;
+  [[nodiscard]] std::uint64_t available(const client& one, bool do_others_stay) const;
+  void note_fit(client& one, std::uint64_t now);
   [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
   [[nodiscard]] bool cannot_fit(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool may_name(const client& one, std::uint64_t number) const;

@@ -1,18 +1,15 @@
 #include "interposer/client.hpp"
 
 #include <linux/futex.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -29,8 +26,8 @@
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/memory_in_use.hpp"
+#include "interposer/notices.hpp"
 #include "interposer/overhead.hpp"
-#include "interposer/say.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
@@ -64,6 +61,11 @@ own_descriptor signals;                // taken with `asking` held
 std::atomic<std::uint32_t> signal_count = 0;
 
 pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+const char* variable(const char* name) noexcept {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 void close_all(const daemon_connection::descriptors& files) noexcept {
   for (const int file : files) {
@@ -129,6 +131,7 @@ int map_page(int file) noexcept {
   page = static_cast<client_page*>(made);
   page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
   page->resident.store(mine.resident_units, std::memory_order_relaxed);
+  page->has_files.store(std::uint32_t{mine.has_files}, std::memory_order_relaxed);
   note_elsewhere(0);
   return page->version == protocol_version ? 0 : EPROTO;
 }
@@ -137,7 +140,10 @@ int map_page(int file) noexcept {
 int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
   message said{.kind = message_kind::hello};
-  said.numbers = {mine.bytes, is_off_gpu.load(std::memory_order_relaxed), home.number, home.total};
+  const held_on_host held = host_requests();
+  const host_share share{is_off_gpu.load(std::memory_order_relaxed), units_of(held.memory),
+                         units_of(held.files)};
+  said.numbers = {mine.bytes, share.packed(), home.number, home.total};
   for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
     said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon
   }
@@ -155,7 +161,7 @@ int connect_to_daemon() noexcept {
   }
   if (error == 0) {
     crash_point("page_mapped");
-    known = {said.numbers[0], mine.charged(), known.most};
+    known = {said.numbers[0], mine.charged(), known.most, known.sure};
     signals.take(std::exchange(files[1], -1));
   }
   close_all(files);
@@ -163,21 +169,18 @@ int connect_to_daemon() noexcept {
     daemon_link.close();
     return error;
   }
-  if (mine.overhead.source != overhead_source::unknown) {
-    message told = about_overhead(mine.overhead, false);
-    daemon_connection::descriptors none{-1, -1};
-    static_cast<void>(daemon_link.exchange(told, -1, none));
-    close_all(none);
-  }
-  crash_point("hello_done");
   const auto tells = [](message& asked) noexcept {
     daemon_connection::descriptors none{-1, -1};
     const int failed = daemon_link.exchange(asked, -1, none);
     close_all(none);
     return failed;
   };
+  if (mine.overhead.source != overhead_source::unknown) {
+    message told = about_overhead(mine.overhead, false);
+    static_cast<void>(tells(told));
+  }
+  crash_point("hello_done");
   attach_again(tells);
-  hold_host_again(tells);
   return 0;
 }
 
@@ -229,6 +232,33 @@ bool use_grant(std::uint64_t bytes) noexcept {
   return true;
 }
 
+/** Returns what the daemon says of memory. */
+memory_facts facts_of(const message& said) noexcept {
+  return {said.numbers[0], said.numbers[1], said.numbers[2], said.numbers[3]};
+}
+
+}  // namespace
+
+const char* vgpu_name() noexcept {
+  const char* const name = variable("GDEV_VGPU");
+  return *name == '\0' ? "default" : name;
+}
+
+namespace {
+
+/** Returns what is wrong, and what to do, where this process cannot join its virtual GPU. */
+const char* why_not_joined(int error) noexcept {
+  switch (error) {
+    case ECONNREFUSED: return "no daemon runs (gdev run starts one)";
+    case ENOENT: return "there is none of this name (gdev vgpu list), or no daemon (gdev run)";
+    case EACCES: return "it is another user's (its owner can add one with --everybody)";
+    case EPROTO: return "the daemon is of another version (gdev stop ends it)";
+    case ETIMEDOUT: return "the daemon does not answer (gdev stop, or kill gdevd)";
+    case EINVAL: return "its name is too long";
+    default: return std::strerror(error);
+  }
+}
+
 }  // namespace
 
 int join_vgpu() noexcept {
@@ -249,14 +279,7 @@ int join_vgpu() noexcept {
     crash_point("joined");
     return 0;
   }
-  std::array<char, 256> line{};
-  const char* const why =
-      error == ENOENT || error == ECONNREFUSED
-          ? "there is no such virtual GPU (gdev vgpu list), or no daemon (gdev run starts it)"
-          : std::strerror(error);
-  std::snprintf(line.data(), line.size(), "gdev: cannot join the virtual GPU %s: %s\n", vgpu_name(),
-                why);
-  say(line.data());
+  say("cannot join its virtual GPU: %s", why_not_joined(error));
   return error;
 }
 
@@ -275,8 +298,9 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
     }
   }
   const gpu_facts seen = look_at_gpu();
-  std::array<char, 320> line{};
   int error = 0;
+  bool is_first = false;
+  memory_facts then;
   {
     const std::lock_guard lock(asking);
     message said{
@@ -286,7 +310,7 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
     crash_point("want_answered");
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
-      known = {said.numbers[0], said.numbers[1], said.numbers[2]};
+      known = facts_of(said);
     }
     if (unanswered == 0 && said.error == 0) {
       // The daemon has taken so many units; together with the rest of a unit in use it may be less.
@@ -304,21 +328,21 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
       return EAGAIN;
     }
     error = unanswered != 0 ? ENOTCONN : ENOMEM;
-    if (!was_refused) {
-      was_refused = true;
-      const bool is_limit = known.used + bytes > known.limit;
-      std::snprintf(line.data(), line.size(),
-                    "gdev: process %d, virtual GPU %s: no memory for %.1f MiB: %s (limit %.1f MiB; "
-                    "in use %.1f MiB, %.1f MiB by this process). This is said once.\n",
-                    getpid(), vgpu_name(), mebibytes(bytes),
-                    error != ENOMEM ? "the daemon does not answer"
-                    : is_limit      ? "the limit is reached"
-                                    : "the GPU is full",
-                    mebibytes(known.limit), mebibytes(std::max(known.used, mine.charged())),
-                    mebibytes(mine.charged()));
-    }
+    is_first = !std::exchange(was_refused, true);
+    then = known;
+    then.own = mine.charged();
   }
-  say(line.data());
+  if (is_first) {
+    const bool is_limit = then.used + bytes > then.limit;
+    say("no memory for %.1f MiB: %s (%s; in use %.1f MiB, %.1f MiB by this process). This is said "
+        "once.",
+        mebibytes(bytes),
+        error != ENOMEM ? "the daemon does not answer"
+        : is_limit      ? "the limit is reached"
+                        : "the GPU is full",
+        text_of_limit(then.limit).data(), mebibytes(std::max(then.used, then.own)),
+        mebibytes(then.own));
+  }
   return error;
 }
 
@@ -342,11 +366,7 @@ int use_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
     }
     if (!has_said && steady_clock::now() >= said_at) {
       has_said = true;
-      std::array<char, 200> line{};
-      std::snprintf(line.data(), line.size(),
-                    "gdev: process %d, virtual GPU %s: waits for %.1f MiB; others have the GPU\n",
-                    getpid(), vgpu_name(), mebibytes(bytes));
-      say(line.data());
+      say("waits for %.1f MiB; others have the GPU (gdev ps)", mebibytes(bytes));
     }
     // A signal ends this; if one is lost, the time does.
     const timespec most{0, 200'000'000};
@@ -414,7 +434,7 @@ bool ask_memory(memory_facts& facts) noexcept {
   const bool is_answered = ask(said) == 0 && said.error == 0;
   const std::lock_guard state_lock(state);
   if (is_answered) {
-    known = {said.numbers[0], said.numbers[1], said.numbers[2]};
+    known = facts_of(said);
   } else {
     known.used = std::max(known.used, mine.charged());
   }
@@ -439,29 +459,6 @@ bool use_gpu(const gpu_facts& facts) noexcept {
   message said{.kind = message_kind::gpu, .numbers = {facts.number, facts.total, facts.free}};
   static_cast<void>(ask(said));  // a daemon that comes later hears of it in hello
   return true;
-}
-
-void publish_memory(std::uint64_t swappable, std::uint64_t resident) noexcept {
-  const std::lock_guard lock(state);
-  mine.swappable_units = static_cast<std::uint32_t>(units_of(swappable));
-  mine.resident_units = static_cast<std::uint32_t>(units_of(resident));
-  mine.note_change();
-  if (page != nullptr) {
-    page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
-    page->resident.store(mine.resident_units, std::memory_order_relaxed);
-  }
-}
-
-turn_words read_turn() noexcept {
-  const std::lock_guard lock(state);
-  if (page == nullptr) {
-    return {};
-  }
-  const std::uint64_t units = page->room.load(std::memory_order_relaxed);
-  const std::uint64_t at_home = units_of(mine.bytes - mine.elsewhere);
-  const std::uint64_t wired = at_home - std::min<std::uint64_t>(at_home, mine.swappable_units);
-  return {page->order.load(std::memory_order_relaxed),
-          (units - std::min(units, wired)) * account_unit};
 }
 
 void set_off_gpu(bool is_off) noexcept {

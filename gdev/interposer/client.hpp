@@ -29,6 +29,9 @@ inline constexpr std::chrono::seconds retry_interval{5};
 /** Joins the virtual GPU. Returns 0, also if there is nothing to join, or an errno. */
 [[nodiscard]] int join_vgpu() noexcept;
 
+/** Returns the virtual GPU's name. */
+[[nodiscard]] const char* vgpu_name() noexcept;
+
 /** Tells whether this process has joined a virtual GPU. */
 [[nodiscard]] bool has_joined() noexcept;
 
@@ -48,7 +51,8 @@ void free_memory(std::uint64_t bytes, bool is_elsewhere = false) noexcept;
 struct memory_facts {
   std::uint64_t limit = 0;  // bytes
   std::uint64_t used = 0;   // by all clients of the virtual GPU
-  std::uint64_t most = 0;   // what this process could have on its GPU
+  std::uint64_t most = 0;   // what this process could have on its GPU, if others leave
+  std::uint64_t sure = 0;   // and if those stay that need not leave
   std::uint64_t own = 0;    // what it has
 };
 
@@ -123,8 +127,14 @@ int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcep
 [[nodiscard]] int ask_for_host_memory(std::uint64_t bytes) noexcept;
 /** The same, for so many bytes in files. */
 [[nodiscard]] int ask_for_swap_files(std::uint64_t bytes) noexcept;
-/** Of a client that comes back to a daemon: tells it what is held. `ask` returns an errno. */
-void hold_host_again(int (*ask)(message& asked) noexcept) noexcept;
+/** What the daemon lets this process hold, in bytes. */
+struct held_on_host {
+  std::uint64_t memory = 0;
+  std::uint64_t files = 0;
+};
+[[nodiscard]] held_on_host host_requests() noexcept;
+/** Says that this process may make swap files. */
+void publish_files() noexcept;
 /** In a forked child: it holds nothing. */
 void forget_host_requests() noexcept;
 

@@ -45,6 +45,10 @@ std::byte* map_segment() noexcept {
   return segment;
 }
 
+std::uint64_t address_of(std::byte* place) noexcept {
+  return reinterpret_cast<std::uintptr_t>(place);
+}
+
 void pin(std::byte* segment) noexcept {
   // Without it copies are slow, and right.
   static_cast<void>(call_driver<CUresult>(id_cuMemHostRegister_v2, static_cast<void*>(segment),
@@ -99,8 +103,7 @@ std::size_t host_pool::add_segments(std::size_t count) {
       pin(segment);
       const std::lock_guard lock(mutex_);
       segments_.push_back(segment);
-      free_.emplace(segment_bytes, segment);
-      free_bytes_ += segment_bytes;
+      free_.add(address_of(segment), segment_bytes);
       ++added;
     }
   }
@@ -115,7 +118,7 @@ bool host_pool::prepare(std::size_t bytes, std::size_t most) {
   std::size_t free_bytes = 0;
   {
     const std::lock_guard lock(mutex_);
-    free_bytes = free_bytes_;
+    free_bytes = free_.bytes();
   }
   if (bytes <= free_bytes) {
     return false;
@@ -138,14 +141,8 @@ std::byte* host_pool::take(std::size_t bytes) {
     }
     {
       const std::lock_guard lock(mutex_);
-      if (const auto found = free_.lower_bound(bytes); found != free_.end()) {
-        const auto [size, place] = *found;
-        free_.erase(found);
-        free_bytes_ -= bytes;
-        if (size > bytes) {
-          free_.emplace(size - bytes, place + bytes);
-        }
-        return place;
+      if (const auto found = free_.take(bytes)) {
+        return reinterpret_cast<std::byte*>(*found);
       }
     }
     if (add_segments(1) == 0) {
@@ -156,8 +153,7 @@ std::byte* host_pool::take(std::size_t bytes) {
 
 void host_pool::give(std::byte* place, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  free_.emplace(bytes, place);
-  free_bytes_ += bytes;
+  free_.give(address_of(place), bytes);
 }
 
 void host_pool::forget_context() {

@@ -2,16 +2,17 @@
  * The host's memory for what is off the GPU: pinned segments, and places in them.
  *
  * A segment is made of huge pages where the kernel has them, because pinning small ones is slow. It
- * is kept, and used again, until the process ends. The daemon says how many there may be.
+ * is kept, and used again, until the process ends: to unpin one may wait for kernels, and these for
+ * the program. The daemon says how many there may be.
  */
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <vector>
 
+#include "interposer/free_places.hpp"
 #include "protocol/account.hpp"
 
 namespace gdev {
@@ -48,9 +49,8 @@ class host_pool {
 
   std::mutex mutex_;  // guards all below; not held across calls of the driver
   std::vector<std::byte*> segments_;
-  std::vector<std::byte*> unpinned_;             // of segments_
-  std::multimap<std::size_t, std::byte*> free_;  // by size
-  std::size_t free_bytes_ = 0;
+  std::vector<std::byte*> unpinned_;  // of segments_
+  free_places free_;                  // by their addresses
 };
 
 }  // namespace gdev

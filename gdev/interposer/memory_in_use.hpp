@@ -1,4 +1,4 @@
-/** What this process has in use of its account; client.cpp guards it. */
+/** What this process has in use of its account, and how it can leave; client.cpp guards it. */
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@ struct memory_in_use {
   std::uint64_t elsewhere = 0;  // of that: on GPUs on which this process takes no turns
   std::uint32_t swappable_units = 0;
   std::uint32_t resident_units = 0;
+  bool has_files = false;      // it may make swap files
   measured_overhead overhead;  // beside `bytes`
   memory_window window;
 

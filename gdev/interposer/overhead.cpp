@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,7 +9,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -21,8 +19,8 @@
 #include "interposer/driver.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/ipc.hpp"
+#include "interposer/notices.hpp"
 #include "interposer/nvml.hpp"
-#include "interposer/say.hpp"
 #include "interposer/shared_memory.hpp"
 
 namespace gdev {
@@ -286,13 +284,9 @@ bool context_making::fits(CUcontext made) noexcept {
   }
   memory_facts facts;
   static_cast<void>(ask_memory(facts));
-  std::array<char, 256> line{};
-  std::snprintf(line.data(), line.size(),
-                "gdev: process %d, virtual GPU %s: no memory for a context of %.1f MiB: the limit "
-                "is reached (limit %.1f MiB; in use %.1f MiB)\n",
-                getpid(), vgpu_name(), mebibytes(now->bytes - told_.bytes), mebibytes(facts.limit),
-                mebibytes(facts.used));
-  say(line.data());
+  say("no memory for a context of %.1f MiB: the limit is reached (%s; in use %.1f MiB)",
+      mebibytes(now->bytes - told_.bytes), text_of_limit(facts.limit).data(),
+      mebibytes(facts.used));
   return false;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 
 #include "base/crash_point.hpp"
 #include "interposer/client.hpp"
@@ -12,6 +13,8 @@
 namespace gdev {
 
 namespace {
+
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 62;
 
 /** Reads or writes all bytes. Returns an errno, or 0. */
 template <typename Call, typename Byte>
@@ -48,41 +51,55 @@ bool swap_file::open() {
   is_impossible_ = made < 0;
   if (made >= 0) {
     file_.take(made);
+    const std::lock_guard lock(mutex_);
+    free_.add(0, most_bytes);
     crash_point("file_opened");
   }
   return made >= 0;
+}
+
+/** Gives the file blocks up to an end. Returns false: it has those that it had. */
+bool swap_file::grow(std::int64_t end) {
+  if (end <= end_) {
+    return true;
+  }
+  if (ask_for_swap_files(static_cast<std::uint64_t>(end)) != 0) {
+    return false;
+  }
+  if (posix_fallocate(file_.number(), end_, end - end_) != 0) {
+    // The disk is full: neither a part of this stays, nor its place in what files may have.
+    static_cast<void>(!ftruncate(file_.number(), end_));
+    static_cast<void>(ask_for_swap_files(static_cast<std::uint64_t>(end_)));
+    return false;
+  }
+  crash_point("file_allocated");
+  end_ = end;
+  return true;
 }
 
 std::int64_t swap_file::take(std::size_t bytes) {
   if (!open()) {
     return none;
   }
+  std::optional<std::uint64_t> found;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto found = free_.find(bytes); found != free_.end()) {
-      const std::int64_t place = found->second;
-      free_.erase(found);
-      return place;
-    }
+    found = free_.take(bytes);
   }
-  const auto size = static_cast<std::int64_t>(bytes);
-  if (ask_for_swap_files(static_cast<std::uint64_t>(end_ + size)) != 0) {
+  if (!found) {
     return none;
   }
-  if (posix_fallocate(file_.number(), end_, size) != 0) {
-    // The disk is full: neither a part of this stays, nor its place in what files may have.
-    static_cast<void>(!ftruncate(file_.number(), end_));
-    static_cast<void>(ask_for_swap_files(static_cast<std::uint64_t>(end_)));
+  const auto place = static_cast<std::int64_t>(*found);
+  if (!grow(place + static_cast<std::int64_t>(bytes))) {
+    give(place, bytes);
     return none;
   }
-  crash_point("file_allocated");
-  end_ += size;
-  return end_ - size;
+  return place;
 }
 
 void swap_file::give(std::int64_t place, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  free_.emplace(bytes, place);
+  free_.give(static_cast<std::uint64_t>(place), bytes);
 }
 
 int swap_file::write(std::int64_t place, const std::byte* from, std::size_t bytes) const {

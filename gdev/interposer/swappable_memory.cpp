@@ -79,6 +79,9 @@ bool swappable_memory::is_possible() {
     return false;
   }
   const std::lock_guard lock(mutex_);
+  if (home_ < 0 && files_.open()) {
+    publish_files();
+  }
   home_ = device;
   return true;
 }

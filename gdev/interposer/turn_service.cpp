@@ -13,12 +13,15 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <random>
 #include <string_view>
+#include <utility>
 
 #include "base/crash_point.hpp"
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/notices.hpp"
 #include "interposer/observed.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "protocol/account.hpp"
@@ -43,6 +46,11 @@ constexpr milliseconds look_for_daemon{500};
 constexpr milliseconds report_interval{1000};
 /** How long a client waits before it asks a full GPU again. */
 constexpr milliseconds full_pause{10};
+/** How long a client without a daemon waits on a full GPU, with a part of its memory there. */
+constexpr milliseconds alone_patience{500};
+/** Most of a random pause before it tries again; twice as long each time. */
+constexpr milliseconds first_pause_alone{1000};
+constexpr milliseconds longest_pause_alone{16'000};
 /** Progress is told in steps of so many bytes. */
 constexpr std::uint64_t progress_bytes = std::uint64_t{256} << 20;
 
@@ -80,7 +88,8 @@ class turn_service {
   void wait() {
     milliseconds most{-1};
     if (!has_daemon()) {
-      most = look_for_daemon;
+      const auto left = std::chrono::ceil<milliseconds>(alone_again_ - steady_clock::now());
+      most = left > milliseconds{0} ? std::min(left, look_for_daemon) : look_for_daemon;
     } else if (!is_off_ && may_leave_soon()) {
       most = is_contended() ? idle_after : most;
       most = is_unprepared() ? milliseconds{0} : most;
@@ -218,17 +227,20 @@ class turn_service {
       has_asked_ = false;
       tell_turn(turn_event::left);
     }
+    if ((read_turn().order & order_unfit) != 0) {
+      say_unfit();
+    }
     const bool is_lost = lost_at_ != steady_clock::time_point{};
     const bool goes_alone = is_lost && !stops_without_daemon() &&
                             steady_clock::now() - lost_at_ >= loss_patience &&
-                            has_waiting_submissions();
+                            steady_clock::now() >= alone_again_ && has_waiting_submissions();
     const bool has_order = !is_lost && (read_turn().order & order_out) == 0;
     if (has_order || goes_alone) {
       enter();
     } else if (has_waiting_submissions() && !has_asked_) {
       has_asked_ = tell_turn(turn_event::waits) == 0;
       crash_point("waits_told");
-      if ((read_turn().order & order_out) == 0) {
+      if (has_asked_ && (read_turn().order & order_out) == 0) {
         enter();
       }
     } else if (has_asked_ && !is_lost) {
@@ -245,12 +257,46 @@ class turn_service {
     }
   }
 
+  /** Says once that this process cannot come back for now. */
+  void say_unfit() {
+    memory_facts facts;
+    if (std::exchange(has_said_unfit_, true) || !ask_memory(facts)) {
+      return;
+    }
+    say("is off the GPU and does not fit any more: it needs %.1f MiB, and there are %.1f MiB for "
+        "it. It goes on when it fits (gdev gpu list, gdev vgpu list).",
+        mebibytes(facts.own), mebibytes(facts.sure));
+  }
+
+  /**
+   * The GPU has no room for all of this process, and there is no daemon that gives it in turn.
+   *
+   * Another process may wait for the same room, with a part of its own memory there. So each gives
+   * back what it has, and tries again after a pause of its own.
+   */
+  void pause_alone() {
+    memory_facts facts;
+    if (!std::exchange(has_said_alone_, true) && ask_memory(facts)) {
+      say("the daemon is gone, and the GPU has no room for the %.1f MiB of this process. It tries "
+          "again until there is room, or a daemon (gdev vgpu list starts one).",
+          mebibytes(facts.own));
+    }
+    std::uniform_int_distribution<milliseconds::rep> most(0, pause_alone_.count());
+    alone_again_ = steady_clock::now() + milliseconds{most(chance_)};
+    pause_alone_ = std::min(2 * pause_alone_, longest_pause_alone);
+  }
+
   /** Moves everything in, as the daemon gives room. */
   void enter() {
+    steady_clock::time_point progress_at = steady_clock::now();
+    std::uint64_t progress = 0;
     const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
     unpark_memory();
     const move_result moved = swappable().move_in(
         [&](std::uint64_t bytes) {
+          if (bytes != std::exchange(progress, bytes)) {
+            progress_at = steady_clock::now();
+          }
           while (goes_on() && has_daemon() && read_turn().room < bytes) {
             wait_for_signal();
           }
@@ -259,7 +305,7 @@ class turn_service {
         [&] {
           swappable().report_gpu();
           poll(nullptr, 0, static_cast<int>(full_pause.count()));
-          return goes_on();
+          return goes_on() && (has_daemon() || steady_clock::now() - progress_at < alone_patience);
         });
     bool is_in = moved.error == 0;
     if (is_in) {
@@ -277,11 +323,17 @@ class turn_service {
       if (swappable().move_out([](std::uint64_t) {}).error == 0) {
         park_memory();
       }
-      tell_turn(turn_event::left);
+      if (tell_turn(turn_event::left) == ENOTCONN) {
+        pause_alone();
+      }
       return;
     }
+    alone_again_ = {};
+    pause_alone_ = first_pause_alone;
+    has_said_alone_ = false;
     set_off_gpu(false);
     is_off_ = false;
+    has_said_unfit_ = false;
     seen_ = 0;
     open_gate();
     crash_point("gate_opened");
@@ -304,12 +356,18 @@ class turn_service {
 
   bool is_off_ = false;  // off, or entering
   bool has_asked_ = false;
-  std::uint64_t prepared_ = 0;  // the host has room for so many bytes
-  std::uint64_t seen_ = 0;      // submissions when it was looked at last, and 1; 0: not yet
+  bool has_said_unfit_ = false;  // of this time off
+  std::uint64_t prepared_ = 0;   // the host has room for so many bytes
+  std::uint64_t seen_ = 0;       // submissions when it was looked at last, and 1; 0: not yet
   milliseconds patience_ = first_patience;
   steady_clock::time_point retry_at_;  // it could not leave
   steady_clock::time_point lost_at_;   // the daemon
   steady_clock::time_point reported_at_;
+  // Without a daemon, where the GPU had no room:
+  steady_clock::time_point alone_again_;  // when to try again
+  milliseconds pause_alone_ = first_pause_alone;
+  bool has_said_alone_ = false;
+  std::minstd_rand chance_{static_cast<std::minstd_rand::result_type>(getpid())};
 };
 
 void* run_service(void* /*unused*/) {

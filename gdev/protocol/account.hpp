@@ -163,6 +163,7 @@ inline constexpr std::uint32_t order_out = 1;        // be off the GPU; else: be
 inline constexpr std::uint32_t order_contended = 2;  // others wait for memory: leave when idle
 inline constexpr std::uint32_t order_report = 4;     // say `left`, also if it is off already
 inline constexpr std::uint32_t order_prepare = 8;    // make what leaving will need of the host
+inline constexpr std::uint32_t order_unfit = 16;     // with order_out: it does not fit any more
 
 /**
  * What a client and the daemon share: a page of memory of its own for each client.
@@ -173,7 +174,7 @@ inline constexpr std::uint32_t order_prepare = 8;    // make what leaving will n
  */
 struct client_page {
   std::uint32_t version = 0;
-  std::uint32_t reserved = 0;
+  std::atomic<std::uint32_t> has_files{0};  // the client writes it: it may make swap files
   account_word account;
   // The daemon writes:
   std::atomic<std::uint32_t> order{0};

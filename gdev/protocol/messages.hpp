@@ -14,14 +14,14 @@
 
 namespace gdev {
 
-inline constexpr std::uint32_t protocol_version = 3;
+inline constexpr std::uint32_t protocol_version = 4;
 
 /**
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
  *
  * From clients, which are programs under gdev:
- *   hello    name; of a client that comes back to a daemon: bytes in use, 1 if it is off its GPU,
- *            number and bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
+ *   hello    name; of a client that comes back to a daemon: bytes in use, a host_share, number and
+ *            bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
  *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU;
  *            EACCES: not this user's
  *   want     bytes; as of gpu (number 0: none); 1 if they are for a GPU on which the client takes
@@ -29,30 +29,31 @@ inline constexpr std::uint32_t protocol_version = 3;
  *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
  *            others must leave the GPU first; a signal says when to ask again
  *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU, bytes that this
- *            client could have on its GPU
+ *            client could have on its GPU if others leave, and if those that are reserved memory
+ *            do not
  *   gpu      number, bytes, free bytes of a GPU that the client uses
  *   turn     a turn_event; bytes and nanoseconds (below). Answer: name; the page's order. ECANCELED
  *   host     bytes of the host's memory, and in files, that the client wants to hold for what is
- *            swapped out. ENOMEM: more than there may be
+ *            swapped out. ENOMEM: it wants more than it holds, and there may not be so much
  *   unknown  index of a driver function that gdev does not know; the other numbers are its name
  *   overhead bytes on GPUs that no allocation holds, 1 if they may be refused, overhead_source.
  *            Answer: as of memory. ENOMEM: the limit has no room for them, and they do not count
  * From commands of root and the daemon's user (others: EPERM):
  *   add      name; limit, owner (all_users: everybody's), reserve, priority, full_policy,
- *            end_after_s. EEXIST; EINVAL: name or a number
+ *            end_after_s. EEXIST; EINVAL, with a setting_fault, and the most that is possible
  *   set      name; as of add; `unchanged` leaves a number as it is. ENOENT; EINVAL
  *   remove   name. ENOENT; EBUSY: it has clients
- *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
- *            the host's memory, and in files, for what is swapped out; `unchanged`. Answer: the
- *            numbers. EINVAL
  *   pause    process, 1 or 0: its clients leave their GPUs until they may go on. ESRCH
  *   stop     the daemon ends
  * From commands of everybody:
+ *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
+ *            the host's memory, and in files, for what is swapped out; `unchanged`. Answer: the
+ *            numbers. EPERM: only root and the daemon's user may change one; EINVAL: as of add
  *   list     index, or number: the first virtual GPU after that number. Answer: name; limit, in
  *            use, granted, clients, refusals, owner, reserve, priority, full_policy, end_after_s,
  *            number, bytes that are shared by keys, overhead. ENOENT: past the last
  *   clients  index, or 0 and the client's id. Answer: name; process, user, in use, granted,
- *            refusals, phase, nanoseconds in it, 1 if it is paused, errno of a turn that it could
+ *            refusals, phase, nanoseconds in it, client_flag bits, errno of a turn that it could
  *            not end, swappable, on the GPU, turns, bytes moved out, in, nanoseconds of moving, of
  *            waiting. ENOENT: past the last
  *   gpus     index. Answer: number, bytes, capacity, rooms together, overhead of its clients, bytes
@@ -116,6 +117,23 @@ enum class message_kind : std::uint32_t {
 /** A number that a command does not change. */
 inline constexpr std::uint64_t unchanged = ~std::uint64_t{0} - 1;
 
+/** Of a client that comes back: what it holds of the host, in account_unit. In one number. */
+struct host_share {
+  bool is_off = false;  // its GPU
+  std::uint64_t memory = 0;
+  std::uint64_t files = 0;
+
+  [[nodiscard]] constexpr std::uint64_t packed() const noexcept {
+    return std::uint64_t{is_off} | (memory & most) << 1 | (files & most) << 32;
+  }
+  [[nodiscard]] static constexpr host_share unpacked(std::uint64_t number) noexcept {
+    return {(number & 1) != 0, number >> 1 & most, number >> 32 & most};
+  }
+
+ private:
+  static constexpr std::uint64_t most = 0x7FFFFFFF;  // account_units_max
+};
+
 /** What happens to a client's turn: the client says it. */
 enum class turn_event : std::uint64_t {
   waits = 1,     // it is off the GPU, and has work
@@ -127,6 +145,28 @@ enum class turn_event : std::uint64_t {
   entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving. EAGAIN: some of its room
                  // was taken back; it waits until it has it again
 };
+
+/** Why settings are impossible; gdev/_daemon.py has a text for each. */
+enum class setting_fault : std::uint64_t {
+  none,
+  name,
+  limit,
+  reserve,
+  reserve_above_limit,
+  reserves_above_gpu,  // of all virtual GPUs together
+  priority,
+  when_full,
+  end_after,
+  spare,
+  host,
+};
+
+/** What `clients` answers of a client, as bits. */
+namespace client_flag {
+inline constexpr std::uint64_t paused = 1;
+inline constexpr std::uint64_t waits = 2;  // for room on its GPU
+inline constexpr std::uint64_t unfit = 4;  // it is off, and needs more than there is for it
+}  // namespace client_flag
 
 /** Tells whether a message is about memory shared by keys. */
 [[nodiscard]] constexpr bool is_of_keys(message_kind kind) noexcept {

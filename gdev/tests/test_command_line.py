@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import signal
@@ -32,7 +33,7 @@ def test_it_runs_in_its_virtual_gpu(daemon: Daemon) -> None:
 
 def test_without_a_name_there_is_no_limit(daemon: Daemon) -> None:
     daemon.gdev("run", "--", "/bin/true")
-    assert daemon.must("vgpu", "list").splitlines()[1].split()[:2] == ["default", "none"]
+    assert daemon.must("vgpu", "list").splitlines()[1].split()[:3] == ["default", "no", "limit"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,8 @@ def test_relative_paths_are_those_of_the_command(daemon: Daemon) -> None:
 def test_a_driver_that_is_not_there_is_named(daemon: Daemon) -> None:
     process = daemon.gdev("run", "--", "true", env={"GDEV_DRIVER": "/nosuch/libcuda.so.1"})
     assert process.returncode == 125
-    assert process.stderr == "gdev: /nosuch/libcuda.so.1: No such file or directory\n"
+    said = "gdev: /nosuch/libcuda.so.1: GDEV_DRIVER names a file that is not there\n"
+    assert process.stderr == said
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_a_virtual_gpu_in_use_is_not_removed(daemon: Daemon) -> None:
             "a",
         ]
         refused = daemon.gdev("vgpu", "rm", "a")
-        said = "gdev: a: programs use it, or it holds shared memory (gdev shm)\n"
+        said = "gdev: a: programs use it (gdev ps), or it holds shared memory (gdev shm)\n"
         assert (refused.returncode, refused.stderr) == (1, said)
 
 
@@ -128,12 +130,152 @@ def test_virtual_gpus_outlive_the_daemon(daemon: Daemon) -> None:
     daemon.must("vgpu", "add", "b", "--memory", "none")
     daemon.must("vgpu", "rm", "a")
     daemon.must("stop")
-    gone = daemon.gdev("vgpu", "list")
-    assert gone.returncode == 1 and "no daemon runs" in gone.stderr
     daemon.must("vgpu", "add", "c", "--memory", "1MiB")  # starts one
+    daemon.must("stop")
     rows = daemon.must("vgpu", "list").splitlines()[1:]
     daemon.must("stop")
-    assert [row.split()[:2] for row in rows] == [["b", "none"], ["c", "1"]]
+    assert [row.split()[:2] for row in rows] == [["b", "no"], ["c", "1"]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("vgpu", "set", "a", "--priority", "3"),
+        ("vgpu", "rm", "a"),
+        ("vgpu", "list"),
+        ("gpu", "set", "--spare", "1MiB"),
+        ("gpu", "list", "--json"),
+    ],
+)
+def test_commands_about_what_is_kept_start_the_daemon(
+    daemon: Daemon, arguments: tuple[str, ...]
+) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    daemon.must("stop")
+    daemon.must(*arguments)
+    daemon.must("stop")  # one has been started
+
+
+def test_without_a_daemon_nothing_runs(daemon: Daemon) -> None:
+    daemon.must("stop")
+    said = "nothing runs under gdev: there is no daemon\n"
+    assert daemon.must("ps") == said
+    assert daemon.must("top", "--once") == said
+    assert json.loads(daemon.must("top", "--json"))["programs"] == []
+    for arguments in (("pause", "1"), ("shm",), ("stop",), ("metrics", "--once")):
+        failed = daemon.gdev(*arguments)
+        assert (failed.returncode, failed.stdout) == (1, "")
+        said = "gdev: no daemon runs (gdev run, gdev vgpu and gdev gpu start one)\n"
+        assert failed.stderr == said
+
+
+def test_all_settings_are_listed(daemon: Daemon) -> None:
+    policy = ("--reserve", "2MiB", "--priority", "-3", "--when-full", "wait", "--end-after", "7")
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB", *policy, "--everybody")
+    daemon.must("vgpu", "add", "b", "--memory", "none")
+    user = pwd.getpwuid(os.getuid()).pw_name
+    found = json.loads(daemon.must("vgpu", "list", "--json"))
+    unused = {"used": 0, "shared": 0, "overhead": 0, "programs": 0, "refused": 0}
+    assert found == [
+        {
+            "vgpu": "a",
+            "memory": 8 << 20,
+            "reserve": 2 << 20,
+            "priority": -3,
+            "when_full": "wait",
+            "end_after": 7,
+            "users": "everybody",
+        }
+        | unused,
+        {
+            "vgpu": "b",
+            "memory": None,
+            "reserve": 0,
+            "priority": 0,
+            "when_full": "swap",
+            "end_after": 0,
+            "users": user,
+        }
+        | unused,
+    ]
+    rows = [line.split() for line in daemon.must("vgpu", "list").splitlines()]
+    assert rows[1:] == [
+        [*["a", "8", "MiB", "2", "MiB", "-3", "wait", "7", "s", "everybody", "0", "B", "0", "0"]],
+        [*f"b no limit 0 B 0 swap never {user} 0 B 0 0".split()],
+    ]
+    sizes = ("--spare", "1MiB", "--host-memory", "3MiB", "--swap-files", "4MiB")
+    daemon.must("gpu", "set", *sizes)
+    assert json.loads(daemon.must("gpu", "list", "--json")) == {
+        "settings": {
+            "memory": None,
+            "spare": 1 << 20,
+            "host_memory": 3 << 20,
+            "swap_files": 4 << 20,
+        },
+        "gpus": [],
+    }
+    rows = [line.split() for line in daemon.must("gpu", "list").splitlines()]
+    assert rows[1] == ["no", "limit", "1", "MiB", "3", "MiB", "4", "MiB"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("vgpu", "set", "a", "--reserve", "9MiB"), "a: --reserve is at most the virtual GPU's"),
+        (("vgpu", "set", "a", "--memory", "1MiB"), "a: --reserve is at most the virtual GPU's"),
+        (("vgpu", "set", "a", "--memory", "0"), "a limit is 1 byte to 8 TiB, or 'none'"),
+        (("vgpu", "set", "a", "--reserve", "-1"), "not a size: '-1'"),
+        (("vgpu", "set", "a", "--reserve", "1PiB"), "a: --reserve is at most 8 TiB"),
+        (("vgpu", "set", "a", "--priority", "1001"), "--priority is -1000 to 1000"),
+        (("vgpu", "set", "a", "--end-after", "-1"), "--end-after is 0 to 1000000000"),
+        (("gpu", "set", "--memory", "1MiB", "--spare", "1MiB"), "--spare is less than"),
+        (("gpu", "set", "--host-memory", "1PiB"), "--host-memory and --swap-files are at most"),
+    ],
+)
+def test_impossible_settings_are_refused(
+    daemon: Daemon, arguments: tuple[str, ...], said: str
+) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB", "--reserve", "2MiB")
+    before = daemon.must("vgpu", "list") + daemon.must("gpu", "list")
+    process = daemon.gdev(*arguments)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("gdev: ") and process.stderr.count("\n") == 1
+    assert said in process.stderr
+    assert daemon.must("vgpu", "list") + daemon.must("gpu", "list") == before
+
+
+def test_settings_that_no_gpu_can_fulfil(daemon: Daemon) -> None:
+    """They are accepted while no GPU is known, and said to be wrong as soon as one is."""
+    add = ("vgpu", "add", "--memory", "none", "--reserve")
+    daemon.must(*add, "40MiB", "a")
+    daemon.must(*add, "40MiB", "b")
+    daemon.must("gpu", "set", "--spare", "64MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        program.says("alloc", 1 << 21)
+        process = daemon.gdev("doctor")
+        for said in (
+            "fail  settings: --reserve of all virtual GPUs: 80 MiB, and programs may have 64 MiB",
+            "fail  settings: --spare: 64 MiB, and programs may have 64 MiB",
+        ):
+            assert said in process.stdout
+    for arguments in (
+        (*add, "1MiB", "c"),
+        ("vgpu", "set", "a", "--reserve", "41MiB"),
+        ("gpu", "set", "--spare", "65MiB"),
+    ):
+        refused = daemon.gdev(*arguments)
+        assert refused.returncode == 2 and "programs may have of the GPU, 64 MiB" in refused.stderr
+    daemon.must("vgpu", "set", "a", "--reserve", "39MiB")  # less of what is wrong
+    daemon.must("gpu", "set", "--spare", "63MiB")
+    assert daemon.process is not None and daemon.process.stderr is not None
+    daemon.process.terminate()
+    lines = daemon.process.communicate(timeout=TIMEOUT_S)[1].splitlines()
+    assert lines == [
+        "gdevd: the --reserve of all virtual GPUs is 80.0 MiB, and programs may have 64.0 MiB of"
+        " the GPU",
+        "gdevd: --spare is 64.0 MiB, and programs may have 64.0 MiB of the GPU",
+    ]
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
@@ -162,6 +304,9 @@ def test_shared_memory_is_listed_and_removed(daemon: Daemon) -> None:
         daemon.must("shm", "rm", str(private))
         daemon.must("shm", "rm", str(number))
         assert daemon.must("shm").splitlines()[1].split()[1] == "removed"
-        for other, said in ((number, "it has been removed"), (1, "there is no such segment")):
+        for other, said in (
+            (number, "it has been removed"),
+            (1, "there is no such segment (gdev shm)"),
+        ):
             refused = daemon.gdev("shm", "rm", str(other))
             assert (refused.returncode, refused.stderr) == (1, f"gdev: {other}: {said}\n")

@@ -124,17 +124,3 @@ def test_less_for_files_keeps_nobody_from_the_memory_of_the_host(
             for _ in range(2):
                 assert b.does("check", 0, 2, 40 * MIB) == [1]
                 assert c.does("check", 0, 3, 40 * MIB) == [1]
-
-
-def test_a_new_daemon_knows_what_its_programs_hold_of_the_host(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
-        shared.must("gpu", "set", "--host-memory", "64MiB")
-        shared.kill()
-        shared.start()
-        with concurrent.futures.ThreadPoolExecutor() as threads:
-            waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-            wait_until_it_stays(shared)
-            assert b.does("check", 0, 2, 40 * MIB) == [1]
-            assert not waiting.done()
-            shared.must("gpu", "set", "--host-memory", "128MiB")
-            assert waiting.result(TIMEOUT_S) == [1]

@@ -20,7 +20,7 @@ def used(daemon: Daemon, vgpu: str = "a") -> str:
     for line in daemon.must("vgpu", "list").splitlines()[1:]:
         columns = [word.strip() for word in line.split("  ") if word.strip()]
         if columns[0] == vgpu:
-            return columns[2]
+            return columns[7]
     raise AssertionError(f"no virtual GPU {vgpu}")
 
 
@@ -380,3 +380,11 @@ def test_random_operations_match_a_model(daemon: Daemon) -> None:
         for program in programs:
             program.process.kill()
             program.process.communicate()
+
+
+def test_no_limit_is_said_in_words(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "none")
+    with daemon.program("a") as program:
+        program.does("init")
+        assert program.says("alloc", 65 * MIB) == OUT_OF_MEMORY
+        assert "the GPU is full (no limit; in use 0.0 MiB, " in program.end()

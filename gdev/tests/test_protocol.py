@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -17,7 +18,7 @@ import pytest
 from .gdev_daemon import OUT_OF_MEMORY, Daemon, seed_of_test
 from .simulated_gpu import BUILD, TIMEOUT_S
 
-NUMBERS, VERSION = 16, 3
+NUMBERS, VERSION = 16, 4
 LAYOUT = struct.Struct(f"=IIiI32s{NUMBERS}Q")
 HELLO, WANT, MEMORY, GPU, TURN, HOST, UNKNOWN = range(1, 8)
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
@@ -98,8 +99,7 @@ def test_a_claim_of_memory_goes_no_further_than_the_limit(daemon: Daemon) -> Non
     daemon.must("vgpu", "add", "b", "--memory", "8MiB")
     with connect(daemon) as liar, daemon.program("b") as other:
         assert ask(liar, HELLO, b"a", 1 << 42)[0] == 0
-        rows = daemon.must("vgpu", "list").splitlines()
-        assert rows[1].split()[3:5] == ["8", "MiB"]
+        assert json.loads(daemon.must("vgpu", "list", "--json"))[0]["used"] == 8 * MIB
         other.does("init")
         other.does("alloc", 8 * MIB)
     with daemon.program("a") as honest:
@@ -142,6 +142,44 @@ def test_what_was_given_to_one_is_not_taken_back_for_another(daemon: Daemon) -> 
             assert used == mebibytes * MIB // 4096 and granted >= used
             os.close(file)
         assert ask(one, WANT, b"", 17 * MIB)[0] == 12  # ENOMEM: 1,025 MiB
+
+
+def test_the_daemon_itself_refuses_impossible_settings(daemon: Daemon) -> None:
+    """Whatever a command sends: the number says what is wrong, and the next the most possible."""
+    keep, tib = (1 << 64) - 2, 1 << 40
+    most = (8 * tib) - 4096
+    with connect(daemon) as one:
+        for kind, numbers, fault, bound in (
+            (ADD, (0, 0, keep, keep, keep, keep), 2, most),
+            (ADD, (most + 1, 0, keep, keep, keep, keep), 2, most),
+            (ADD, (keep, 0, keep, keep, keep, keep), 2, most),
+            (ADD, (MIB, 0, most + 1, keep, keep, keep), 3, most),
+            (ADD, (MIB, 0, MIB + 1, keep, keep, keep), 4, MIB),
+            (ADD, (MIB, 0, keep, 1001, keep, keep), 6, 0),
+            (ADD, (MIB, 0, keep, (1 << 64) - 1001, keep, keep), 6, 0),
+            (ADD, (MIB, 0, keep, keep, 3, keep), 7, 0),
+            (ADD, (MIB, 0, keep, keep, keep, 10**9 + 1), 8, 0),
+            (SETTINGS, (0, keep, keep, keep), 2, most),
+            (SETTINGS, (most + 1, keep, keep, keep), 2, most),
+            (SETTINGS, (MIB, MIB, keep, keep), 9, MIB),
+            (SETTINGS, (keep, keep, most + 1, keep), 10, most),
+            (SETTINGS, (keep, keep, keep, (1 << 64) - 1), 10, most),
+        ):
+            error, values = ask(one, kind, b"b" if kind == ADD else b"", *numbers)
+            assert (error, *values[:2]) == (22, fault, bound), (kind, numbers)
+        assert ask(one, ADD, b"no word", MIB, 0, keep, keep, keep, keep)[1][0] == 1
+        assert ask(one, LIST)[0] == 2  # none was added
+
+
+def test_what_a_client_says_to_hold_of_the_host_is_bounded(daemon: Daemon) -> None:
+    """Who comes back with nothing in use holds a segment at most."""
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    daemon.must("gpu", "set", "--host-memory", "128MiB", "--swap-files", "128MiB")
+    with connect(daemon) as liar, connect(daemon) as other:
+        assert ask(liar, HELLO, b"a", 0, (1 << 64) - 2)[0] == 0
+        assert ask(other, HELLO, b"a")[0] == 0
+        assert ask(other, HOST, b"", 64 * MIB, 64 * MIB)[0] == 0
+        assert ask(other, HOST, b"", 64 * MIB + 4096, 0)[0] == 12  # ENOMEM
 
 
 def test_counts_may_be_anything_and_never_fall(daemon: Daemon) -> None:
@@ -285,13 +323,14 @@ def ask(kind, name=b"", *numbers):
     one.sendall(layout.pack({VERSION}, kind, 0, 0, name, *numbers))
     return layout.unpack(one.recv(layout.size))[2]
 print(ask({ADD}, b"b", 4096), ask({SET}, b"own", 4096), ask({REMOVE}, b"own"), ask({STOP}),
+      ask({SETTINGS}, b"", 4096), ask({SETTINGS}, b"", *[{(1 << 64) - 2}] * 4),
       ask({LIST}), ask({CLIENTS}, b"", 5), ask({HELLO}, b"own"), ask({HELLO}, b"all"))
 """
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
-    #   EPERM                EACCES
-    assert process.stdout.split() == ["1", "1", "1", "1", "0", "2", "13", "0"]
+    #   EPERM                          EACCES
+    assert process.stdout.split() == ["1", "1", "1", "1", "1", "0", "0", "2", "13", "0"]
 
 
 def test_the_socket_takes_no_other_file_away(daemon: Daemon, tmp_path: Path) -> None:

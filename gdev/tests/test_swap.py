@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import random
-import resource
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program, seed_of_test
-from .simulated_gpu import BUILD, TIMEOUT_S, Gpu
+from .simulated_gpu import BUILD, TIMEOUT_S
 
 MIB = 1 << 20
 
@@ -73,7 +72,7 @@ def test_addresses_never_change(shared: Daemon) -> None:
 def test_a_program_that_is_off_has_nothing_on_the_gpu(shared: Daemon) -> None:
     with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2):
         rows = state(shared)
-        assert "off" in rows[a.process.pid]
+        assert "off" in rows[a.process.pid] and "waits" not in rows[a.process.pid]
         assert rows[a.process.pid][-2:] == ["40", "MiB"]
 
 
@@ -139,6 +138,13 @@ def test_when_full_fail(shared: Daemon) -> None:
         assert a.does("check", 0, 1, 40 * MIB) == [1]
 
 
+def wait_for(daemon: Daemon, program: Program, words: str) -> None:
+    """Waits until gdev ps says this of a program."""
+    end = time.monotonic() + TIMEOUT_S
+    while words not in " ".join(state(daemon)[program.process.pid]):
+        assert time.monotonic() < end, state(daemon)
+
+
 @contextlib.contextmanager
 def kept_waiting(shared: Daemon) -> Iterator[Program]:
     """A program that keeps another one's request waiting; after the block that must succeed."""
@@ -151,6 +157,7 @@ def kept_waiting(shared: Daemon) -> Iterator[Program]:
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
         assert not waiting.done() and "on" in state(shared)[a.process.pid]
+        assert " on, waits for memory " in " ".join(state(shared)[b.process.pid])
         yield a
         waiting.result(TIMEOUT_S)
 
@@ -173,67 +180,15 @@ def test_a_paused_program_is_off_until_it_is_resumed(shared: Daemon) -> None:
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         shared.must("pause", str(a.process.pid))
-        end = time.monotonic() + TIMEOUT_S
-        while "off," not in state(shared)[a.process.pid]:
-            assert time.monotonic() < end
+        wait_for(shared, a, "off, paused")
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
         time.sleep(0.3)
         assert not waiting.done()
         shared.must("resume", str(a.process.pid))
         assert waiting.result(TIMEOUT_S) == [1]
     failed = shared.gdev("pause", "1")
-    assert failed.returncode == 1 and "no such process runs under gdev" in failed.stderr
-
-
-def test_what_the_host_could_not_hold_is_refused(shared: Daemon) -> None:
-    """Two segments of 64 MiB: each program takes whole ones."""
-    shared.must("gpu", "set", "--host-memory", f"{(128 << 20) - 4096}")
-    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
-        b.does("init")
-        assert b.says("alloc", 40 * MIB) == OUT_OF_MEMORY
-        b.does("free", b.does("alloc", 24 * MIB)[0])
-        shared.must("gpu", "set", "--host-memory", "128MiB")
-        key = b.does("alloc", 40 * MIB)[0]
-        b.does("fill", key, 2, 40 * MIB)
-        assert a.does("check", 0, 1, 40 * MIB) == [1]
-        assert b.does("check", key, 2, 40 * MIB) == [1]
-
-
-def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon) -> None:
-    """The host has promised the memory, and cannot give it: here by the limit of the process."""
-    with (
-        started(shared, "a", 40, 1) as a,
-        shared.program("b") as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        b.does("init")
-        mapped = Path(f"/proc/{b.process.pid}/statm").read_text().split()[0]
-        most = int(mapped) * resource.getpagesize() + 98 * MIB  # the memory, and a copy of it
-        endless = resource.RLIM_INFINITY
-        resource.prlimit(b.process.pid, resource.RLIMIT_AS, (most, endless))
-        assert b.does("alloc", 40 * MIB)[0] == 0
-        b.does("fill", 0, 2, 40 * MIB)
-        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        time.sleep(0.5)
-        assert not waiting.done()
-        assert "no host memory" in shared.must("ps")
-        assert b.does("check", 0, 2, 40 * MIB) == [1]
-        resource.prlimit(b.process.pid, resource.RLIMIT_AS, (endless, endless))
-        assert waiting.result(TIMEOUT_S) == [1]
-
-
-def test_a_file_takes_what_the_host_has_no_room_for(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
-        for value in range(3):
-            assert a.does("check", 0, 1, 40 * MIB) == [1]
-            assert b.does("check", 0, 2 + value, 40 * MIB) == [1]
-            b.does("fill", 0, 3 + value, 40 * MIB)
-        used = {one.name for one in tmp_path.iterdir()}
-        assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
+    assert failed.returncode == 1
+    assert failed.stderr == "gdev: 1: no such process runs under gdev (gdev ps)\n"
 
 
 def test_memory_that_others_free_past_gdev_makes_room(shared: Daemon) -> None:
@@ -246,9 +201,7 @@ def test_memory_that_others_free_past_gdev_makes_room(shared: Daemon) -> None:
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         shared.must("pause", str(a.process.pid))
-        end = time.monotonic() + TIMEOUT_S
-        while "off," not in state(shared)[a.process.pid]:
-            assert time.monotonic() < end
+        wait_for(shared, a, "off, paused")
         stranger.does("init")
         stranger.does("alloc", 30 * MIB)
         small.does("init")
@@ -267,23 +220,72 @@ def test_a_write_that_waited_for_its_turn_is_kept(shared: Daemon) -> None:
         started(shared, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-
-        def is_off() -> None:
-            end = time.monotonic() + TIMEOUT_S
-            while "off," not in state(shared)[a.process.pid]:
-                assert time.monotonic() < end
-
         pid = str(a.process.pid)
         shared.must("pause", pid)
-        is_off()
+        wait_for(shared, a, "off, paused")
         waiting = threads.submit(a.does, "fill", 0, 7, 40 * MIB)
         time.sleep(0.1)
         shared.must("resume", pid)
         waiting.result(TIMEOUT_S)
         shared.must("pause", pid)
-        is_off()
+        wait_for(shared, a, "off, paused")
         shared.must("resume", pid)
         assert a.does("check", 0, 7, 40 * MIB) == [1]
+
+
+def lines_of_misfit(program: Program) -> list[str]:
+    """What a program that ends has said of not fitting."""
+    return [line for line in program.end().splitlines() if "does not fit" in line]
+
+
+@pytest.mark.parametrize("setting", ["memory", "spare"])
+def test_a_program_that_fits_no_more_says_so_and_goes_on_when_it_fits(
+    shared: Daemon, setting: str
+) -> None:
+    less, enough = {"memory": ("39MiB", "40MiB"), "spare": ("25MiB", "24MiB")}[setting]
+    with (
+        started(shared, "a", 40, 1) as a,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        with started(shared, "b", 30, 2) as b:
+            wait_for(shared, a, "off")
+            shared.must("gpu", "set", f"--{setting}", less)
+            waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+            wait_for(shared, a, "off, does not fit")
+            assert b.does("check", 0, 2, 30 * MIB) == [1]
+        time.sleep(0.5)
+        assert not waiting.done() and "does not fit" in shared.must("top", "--once", "-i", "0.1")
+        shared.must("gpu", "set", f"--{setting}", enough)
+        assert waiting.result(TIMEOUT_S) == [1]
+        (line,) = lines_of_misfit(a)
+        assert line == (
+            f"gdev: process {a.process.pid}, virtual GPU a: is off the GPU and does not fit any"
+            " more: it needs 40.0 MiB, and there are 39.0 MiB for it. It goes on when it fits"
+            " (gdev gpu list, gdev vgpu list)."
+        )
+
+
+def test_a_program_that_a_reserve_keeps_off_says_so_and_others_go_on(shared: Daemon) -> None:
+    shared.must("vgpu", "add", "c", "--memory", "64MiB")
+    with (
+        started(shared, "a", 50, 1) as a,
+        started(shared, "b", 30, 2) as b,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        wait_for(shared, a, "off")
+        shared.must("vgpu", "set", "b", "--reserve", "30MiB")
+        waiting = threads.submit(a.does, "check", 0, 1, 50 * MIB)
+        wait_for(shared, a, "off, does not fit")
+        with started(shared, "c", 20, 3) as c, started(shared, "c", 20, 4) as d:
+            for _ in range(2):  # they take turns, and do not wait for a
+                assert c.does("check", 0, 3, 20 * MIB) == [1]
+                assert d.does("check", 0, 4, 20 * MIB) == [1]
+            assert b.does("check", 0, 2, 30 * MIB) == [1]
+            assert not waiting.done()
+        shared.must("vgpu", "set", "b", "--reserve", "0")
+        assert waiting.result(TIMEOUT_S) == [1]
+        (line,) = lines_of_misfit(a)
+        assert "it needs 50.0 MiB, and there are 34.0 MiB for it" in line
 
 
 def test_allocations_of_others_make_none_fail(shared: Daemon) -> None:
@@ -309,26 +311,6 @@ def test_a_program_that_is_off_can_end(shared: Daemon) -> None:
         assert b.does("check", 0, 2, 40 * MIB) == [1]
 
 
-def test_a_full_disk_keeps_the_program_on_the_gpu(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file's blocks are allocated before anything leaves the GPU."""
-    monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
-    with (
-        started(shared, "a", 40, 1) as a,
-        started(shared, "b", 40, 2) as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, 30 * MIB))
-        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        time.sleep(0.5)
-        assert not waiting.done() and "no host memory" in shared.must("ps")
-        assert b.does("check", 0, 2, 40 * MIB) == [1]
-        shared.must("gpu", "set", "--host-memory", "128MiB")
-        assert waiting.result(TIMEOUT_S) == [1]
-
-
 def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(shared: Daemon) -> None:
     with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
         shared.kill()
@@ -341,6 +323,43 @@ def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(shared: Daemon
         b.does("fill", key, 5, 40 * MIB)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
         assert b.does("check", key, 5, 40 * MIB) == [1]
+
+
+def test_programs_without_a_daemon_do_not_wait_for_each_other(shared: Daemon) -> None:
+    """Each has a part of its memory on the GPU, and there is no room for all of both."""
+    shared.must("vgpu", "add", "c", "--memory", "64MiB")
+    with (
+        shared.program("a") as a,
+        shared.program("b") as b,
+        started(shared, "c", 20, 3) as c,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        for one in (a, b):
+            one.does("init")
+            keys = [one.does("alloc", 2 * MIB)[0] for _ in range(20)]
+            for key in keys:
+                one.does("fill", key, key, 2 * MIB)
+            shared.must("pause", str(one.process.pid))
+            wait_for(shared, one, "off, paused")
+        c.does("alloc", 24 * MIB)  # 20 MiB are left
+        shared.kill()
+        checks = [threads.submit(one.does, "check", keys[0], keys[0], 2 * MIB) for one in (a, b)]
+        time.sleep(4)
+        assert not any(one.done() for one in checks)
+        c.does("free", 0)  # 40 MiB are left: for one of them
+        first, _ = concurrent.futures.wait(checks, TIMEOUT_S, concurrent.futures.FIRST_COMPLETED)
+        assert len(first) == 1 and first.pop().result() == [1]
+        done, other = (a, b) if checks[0].done() else (b, a)
+        for key in keys:
+            assert done.does("check", key, key, 2 * MIB) == [1]
+            done.does("free", key)
+        for check in checks:
+            assert check.result(TIMEOUT_S) == [1]
+        for key in keys:
+            assert other.does("check", key, key, 2 * MIB) == [1]
+        said = "the daemon is gone, and the GPU has no room for the 40.0 MiB of this process"
+        for one in (a, b):
+            assert [said in line for line in one.end().splitlines()] == [True]
 
 
 def test_a_daemon_that_is_started_anew_goes_on_with_the_turns(shared: Daemon) -> None:
@@ -366,7 +385,7 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daem
         a.stop()
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
-        assert not waiting.done() and "leaving" in state(shared)[a.process.pid]
+        assert not waiting.done() and "moving out" in " ".join(state(shared)[a.process.pid])
         a.process.send_signal(signal.SIGCONT)
         waiting.result(TIMEOUT_S)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
@@ -493,43 +512,5 @@ def test_kills_at_any_time_leave_nothing_behind(daemon: Daemon) -> None:
         last.does("init")
         last.does("alloc", 64 * MIB)
         assert last.does("info")[0] == 0
-    rows = daemon.must("gpu", "list").splitlines()[1:]
-    assert all(row.split()[-2:] == ["0", "B"] for row in rows)
-
-
-def own_mebibytes(program: Program) -> int:
-    """The host's memory that a program has for itself."""
-    status = Path(f"/proc/{program.process.pid}/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) >> 10
-
-
-def comes_to(program: Program, mebibytes: int) -> bool:
-    """Waits until a program has so much for itself. Returns false after some seconds."""
-    end = time.monotonic() + 10
-    while own_mebibytes(program) < mebibytes and time.monotonic() < end:
-        time.sleep(0.02)
-    return own_mebibytes(program) >= mebibytes
-
-
-def test_a_gpu_that_fills_up_has_room_on_the_host_before_anybody_must_leave(tmp_path: Path) -> None:
-    """Memory of the host is made in segments of 64 MiB."""
-    daemon = Daemon(Gpu(tmp_path / "gpu", 256 * MIB), tmp_path)
-    daemon.start()
-    try:
-        daemon.must("vgpu", "add", "a", "--memory", "256MiB")
-        with started(daemon, "a", 60, 1) as a, started(daemon, "a", 60, 2) as b:
-            time.sleep(0.3)  # it would have begun
-            assert own_mebibytes(a) < 64 and own_mebibytes(b) < 64
-            assert a.does("alloc", 74 * MIB)[0] == 1  # 194 MiB: three quarters are full
-            assert comes_to(a, 3 * 64) and comes_to(b, 64)
-            assert b.does("alloc", 40 * MIB)[0] == 1  # b grows, and nobody waits yet
-            assert comes_to(b, 2 * 64)
-            assert [row.count("on") for row in state(daemon).values()] == [1, 1]
-    finally:
-        daemon.kill()
-
-
-def test_a_program_that_is_alone_makes_no_memory_on_the_host(shared: Daemon) -> None:
-    with started(shared, "a", 60, 1) as a:
-        time.sleep(0.3)
-        assert own_mebibytes(a) < 64
+    gpus = json.loads(daemon.must("gpu", "list", "--json"))["gpus"]
+    assert all(one["given"] == 0 for one in gpus)

@@ -71,7 +71,7 @@ class VgpuConfig:
     def texts(self) -> dict[str, str]:
         """Returns the values as people write them."""
         return {
-            "memory": format_limit(self.memory),
+            "memory": format_limit(self.memory, "none"),
             "reserve": format_size(self.reserve),
             "priority": str(self.priority),
             "when_full": self.when_full,
@@ -120,7 +120,7 @@ def load(path: Path) -> Config:
 def _vgpu(reader: _Reader, name: str, content: object) -> VgpuConfig:
     key = f"vgpu.{name}"
     if not is_name(name):
-        raise reader.error(key, "a name has 1 to 31 letters, digits, '.', '_' or '-'")
+        raise reader.error(key, _daemon.NAME_RULE)
     table = reader.table(content, key)
     if "memory" not in table:
         raise reader.error(f"{key}.memory", "is missing")
@@ -272,7 +272,7 @@ def _apply_gpu(daemon: _daemon.Daemon, config: Config) -> Iterator[str]:
         return
     daemon.settings(after.memory, after.spare, after.host_memory, after.swap_files)
     yield "changed gpu: " + ", ".join(
-        f"{one.name} {format_limit(old)} -> {format_limit(new)}"
+        f"{one.name} {format_limit(old, 'none')} -> {format_limit(new, 'none')}"
         for one in fields(wanted)
         if (old := getattr(before, one.name)) != (new := getattr(after, one.name))
     )

@@ -11,18 +11,21 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from gpufs.sizes import format_size
 
 from gdev import _files
 
 NUMBERS: Final = 16
 LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
-VERSION: Final = 3
+VERSION: Final = 4
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
 OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME, OVERHEAD_OF = range(25, 30)
 KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 UNCHANGED: Final = 2**64 - 2
-PHASES: Final = ("on", "leaving", "off", "entering")
+PHASES: Final = ("on", "moving out", "off", "moving in")
+_PAUSED, _WAITS, _UNFIT = 1, 2, 4  # client_flag in gdev/protocol/messages.hpp
 # overhead_source in gdev/protocol/account.hpp
 OVERHEAD_SOURCES: Final = ("unknown", "nvml", "difference")
 WHEN_FULL: Final = ("swap", "wait", "fail")
@@ -48,20 +51,50 @@ ANSWER_TIMEOUT_S: Final = 5.0
 
 # What the daemon's errors mean to a user; of others the system's text is right.
 _MEANINGS: Final = {
-    errno.ENOENT: "there is no such virtual GPU",
+    errno.ENOENT: "there is no such virtual GPU (gdev vgpu list)",
     errno.EEXIST: "there is a virtual GPU of this name already",
-    errno.EBUSY: "programs use it, or it holds shared memory (gdev shm)",
+    errno.EBUSY: "programs use it (gdev ps), or it holds shared memory (gdev shm)",
     errno.EIDRM: "it has been removed",
-    errno.EPERM: "only its daemon's user and root may do this",
-    errno.EINVAL: "a name has 1 to 31 letters, digits, '.', '_' or '-'",
-    errno.ESRCH: "no such process runs under gdev",
-    errno.EPROTO: "the daemon is of another version: gdev stop",
+    errno.EPERM: "only the user whose daemon it is, and root, may do this",
+    errno.EINVAL: "the daemon does not know this request",
+    errno.ESRCH: "no such process runs under gdev (gdev ps)",
+    errno.EPROTO: "the daemon is of another version of gdev: end it with that one's gdev stop, or"
+    " kill gdevd",
 }
-_NO_DAEMON: Final = "no daemon runs (gdev run and gdev vgpu add start it)"
+_NO_DAEMON: Final = "no daemon runs (gdev run, gdev vgpu and gdev gpu start one)"
+NOTHING_RUNS: Final = "nothing runs under gdev: there is no daemon"
+NAME_RULE: Final = "a name has 1 to 31 letters, digits, '.', '_' or '-'"
+# setting_fault in gdev/protocol/messages.hpp; {}: the most that is possible.
+_FAULTS: Final = (
+    "the settings are wrong",
+    NAME_RULE,
+    "a limit is 1 byte to {}, or 'none'",
+    "--reserve is at most {}",
+    "--reserve is at most the virtual GPU's --memory, {}",
+    "--reserve: those of all virtual GPUs together are at most what programs may have of the GPU,"
+    " {}",
+    "--priority is -1000 to 1000",
+    "--when-full is one of swap, wait, fail",
+    "--end-after is 0 to 1000000000 seconds",
+    "--spare is less than what programs may have of the GPU, {}",
+    "--host-memory and --swap-files are at most {}",
+)
+_CHANGES: Final = (ADD, SET, REMOVE, SETTINGS)
 
 
-def _refusal(error: int, about: str) -> OSError:
-    return OSError(error, _MEANINGS.get(error, os.strerror(error)), about)
+class SettingError(ValueError):
+    """A setting that is impossible: the daemon refuses it."""
+
+
+def _refusal(kind: int, error: int, name: str, numbers: list[int], path: str) -> Exception:
+    if error == errno.EINVAL and kind in _CHANGES:
+        text = _FAULTS[numbers[0] if numbers[0] < len(_FAULTS) else 0]
+        about = f"{name}: " if name else ""
+        return SettingError(about + text.format(format_size(numbers[1])))
+    text = _MEANINGS.get(error, os.strerror(error))
+    if kind in _CHANGES and error not in _MEANINGS:
+        text = f"it holds until the daemon ends, because {path}.state cannot be written: {text}"
+    return OSError(error, text, name) if name else OSError(error, text)
 
 
 @dataclass(frozen=True)
@@ -101,9 +134,13 @@ class Client:
     used: int
     granted: int
     phase: str
-    """Where it is: on the GPU, leaving it, off it, entering it."""
+    """Where it is: one of PHASES."""
     phase_ns: int
     is_paused: bool
+    is_waiting: bool
+    """For memory on its GPU: others have it."""
+    is_unfit: bool
+    """It is off its GPU, and needs more than there is for it."""
     stays: int
     """The errno of a turn that it could not end, or 0."""
     swappable: int
@@ -131,10 +168,14 @@ class Client:
 
     @property
     def state(self) -> str:
-        """Where it is, in a word or two."""
+        """Where it is, and what it waits for, in words: see ``gdev ps --help``."""
         words = [self.phase]
         if self.is_paused:
             words.append("paused")
+        if self.is_unfit:
+            words.append("does not fit")
+        elif self.is_waiting:
+            words.append("waits for memory")
         if self.stays:
             # ENOMEM: the host has no room for it; EBUSY: its work does not end.
             why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
@@ -160,6 +201,17 @@ class GpuUse:
     def label(self) -> str:
         """Its number as text."""
         return gpu_label(self.number)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what ``gdev gpu list --json`` and ``gdev top --json`` show."""
+        return {
+            "gpu": self.label,
+            "memory": self.total,
+            "for_programs": self.capacity,
+            "given": self.rooms,
+            "overhead": self.overhead,
+            "unaccounted": self.unaccounted,
+        }
 
 
 def gpu_label(number: int) -> str:
@@ -196,8 +248,9 @@ class Daemon:
             self._socket.close()
             # Without an errno: the path is too long for a socket.
             number = error.errno or errno.ENAMETOOLONG
-            is_absent = number in (errno.ENOENT, errno.ECONNREFUSED)
-            text = _NO_DAEMON if is_absent else os.strerror(number)
+            if number in (errno.ENOENT, errno.ECONNREFUSED):
+                raise OSError(number, _NO_DAEMON) from None
+            text = f"the daemon's socket cannot be used: {os.strerror(number)}"
             raise OSError(number, text, self._path) from None
 
     def __enter__(self) -> Daemon:
@@ -207,21 +260,28 @@ class Daemon:
         self._socket.close()
 
     def ask(self, kind: int, name: str = "", *numbers: int) -> tuple[str, list[int]]:
-        """Sends a message. Returns the name and the numbers of the answer."""
+        """Sends a message. Returns the name and the numbers of the answer.
+
+        Raises SettingError: the daemon refuses a setting.
+        """
         values = [*numbers, *[0] * (NUMBERS - len(numbers))]
         encoded = name.encode()
         if len(encoded) >= NAME_BYTES:
-            raise _refusal(errno.EINVAL, name)
+            raise SettingError(f"{name}: {NAME_RULE}")
         try:
             self._socket.sendall(LAYOUT.pack(VERSION, kind, 0, 0, encoded, *values))
             answer = self._socket.recv(LAYOUT.size)
         except TimeoutError:
-            raise OSError(errno.ETIMEDOUT, "the daemon does not answer", self._path) from None
+            text = "the daemon does not answer: if it stays so, end it with kill"
+            raise OSError(errno.ETIMEDOUT, text, self._path) from None
+        except ConnectionError:
+            answer = b""
         if len(answer) != LAYOUT.size:
-            raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), self._path)
+            text = f"the daemon has ended, or refuses more connections: see {self._path}.log"
+            raise OSError(errno.ECONNRESET, text)
         _, _, error, _, said, *values = LAYOUT.unpack(answer)
         if error:
-            raise _refusal(error, name or self._path)
+            raise _refusal(kind, error, name, values, self._path)
         return said.partition(b"\0")[0].decode(errors="replace"), values
 
     def vgpus(self) -> list[Vgpu]:
@@ -271,7 +331,9 @@ class Daemon:
                     granted=n[3],
                     phase=PHASES[n[5]],
                     phase_ns=n[6],
-                    is_paused=bool(n[7]),
+                    is_paused=bool(n[7] & _PAUSED),
+                    is_waiting=bool(n[7] & _WAITS),
+                    is_unfit=bool(n[7] & _UNFIT),
                     stays=n[8],
                     swappable=n[9],
                     resident=n[10],
@@ -307,6 +369,13 @@ class Daemon:
             found.append(text.partition(b"\0")[0].decode("ascii", "replace"))
         return found
 
+    def pause(self, process: int, *, is_paused: bool) -> None:
+        """Takes a process off its GPU until it may go on, or lets it. Raises OSError."""
+        try:
+            self.ask(PAUSE, "", process, int(is_paused))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(process)) from None
+
     def settings(
         self,
         memory: int | None = None,
@@ -316,17 +385,10 @@ class Daemon:
     ) -> tuple[int, int, int, int]:
         """Changes what programs may have of the GPUs and of the host. None: as it is.
 
-        Returns what holds now. Raises OSError; EINVAL: what is spare is not less than the memory.
+        Returns what holds now; everybody may ask for that.
         """
         wanted = (memory, spare, host_memory, swap_files)
-        numbers = [UNCHANGED if one is None else one for one in wanted]
-        try:
-            _, numbers = self.ask(SETTINGS, "", *numbers)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            text = "what is spare must be less than the memory for programs"
-            raise OSError(errno.EINVAL, text, "gpu") from None
+        _, numbers = self.ask(SETTINGS, "", *[UNCHANGED if one is None else one for one in wanted])
         return numbers[0], numbers[1], numbers[2], numbers[3]
 
     def gpus(self) -> list[GpuUse]:
@@ -413,6 +475,16 @@ def connect(start: bool, wait: bool = False) -> Daemon:
         for line in _config.apply(made, config):
             print(f"gdev: {config.path}: {line}", file=sys.stderr)
     return made
+
+
+def connect_if_running() -> Daemon | None:
+    """Connects to the daemon, or returns None if none runs. Raises OSError."""
+    try:
+        return connect(start=False)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+            return None
+        raise
 
 
 def _await(path: Path, process: subprocess.Popen[bytes] | None) -> Daemon:

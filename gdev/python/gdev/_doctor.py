@@ -24,6 +24,7 @@ from gpufs.sizes import format_size
 
 from gdev import _daemon, _files, _symbols
 from gdev._sight import look
+from gdev._values import format_limit
 
 _CHILD_TIMEOUT_S: Final = 60  # a GPU may have to wake up
 _SYS_MEMBARRIER: Final = 324  # of x86-64
@@ -74,14 +75,18 @@ def examine() -> Iterator[Finding]:
             )
             yield _judge_host_memory(daemon)
             yield from _judge_gpus(daemon)
+            yield from _judge_settings(daemon)
             yield from _judge_programs(daemon)
     except OSError as error:
         advice = "see what the socket belongs to"
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
-            advice = "gdev run and gdev vgpu add start one; gdev service runs one from boot on"
+            advice = (
+                "gdev run, gdev vgpu and gdev gpu start one; gdev service runs one from boot on"
+            )
         elif error.errno == errno.EPROTO:
             advice = "end it with the gdev that started it, or with kill"
-        yield Finding("daemon", "fail", f"{error.filename}: {error.strerror}", advice)
+        about = f"{error.filename}: " if error.filename else ""
+        yield Finding("daemon", "fail", about + str(error.strerror), advice)
 
 
 def _run(command: list[str], extra: dict[str, str], timeout_s: float = _CHILD_TIMEOUT_S) -> str:
@@ -208,18 +213,34 @@ def _judge_huge_pages() -> Finding:
 
 
 def _judge_host_memory(daemon: _daemon.Daemon) -> Finding:
-    try:
-        _, _, most, _ = daemon.settings()
-    except OSError as error:
-        if error.errno != errno.EPERM:
-            raise
-        return Finding("host memory", "info", "its daemon's user and root may see it")
+    _, _, most, _ = daemon.settings()
     host = _machine.examine_host()
     there = min(host.memory_bytes, host.memory_limit_bytes or host.memory_bytes)
-    text = f"{format_size(most)} for what is swapped out, of {format_size(there)}"
+    text = f"{format_limit(most)} for what is swapped out, of {format_size(there)}"
     if most > there:
         return Finding("host memory", "fail", text, "lower it: gdev gpu set --host-memory")
     return Finding("host memory", "ok", text)
+
+
+def _judge_settings(daemon: _daemon.Daemon) -> Iterator[Finding]:
+    """Finds settings that the GPUs cannot fulfil: they may be older than the GPUs are known."""
+    gpus = daemon.gpus()
+    if not gpus:
+        return
+    memory, spare, _, _ = daemon.settings()
+    most = min(memory, max(one.total for one in gpus))
+    reserved = sum(one.reserve for one in daemon.vgpus())
+    is_well = True
+    for name, amount, is_wrong in (
+        ("--reserve of all virtual GPUs", reserved, reserved > most),
+        ("--spare", spare, spare >= most),
+    ):
+        if is_wrong:
+            is_well = False
+            text = f"{name}: {format_size(amount)}, and programs may have {format_size(most)}"
+            yield Finding("settings", "fail", text, "lower it: gdev vgpu set, gdev gpu set")
+    if is_well:
+        yield Finding("settings", "ok", "the GPUs in use can fulfil them")
 
 
 def _judge_programs(daemon: _daemon.Daemon) -> Iterator[Finding]:

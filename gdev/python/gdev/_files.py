@@ -27,7 +27,11 @@ def library() -> Path:
             errno.ENOENT, "gdev's library is missing: was it built without CUDA?", str(path)
         )
     if re.search(r"[\s:]", str(path)):
-        raise OSError(errno.EINVAL, "LD_PRELOAD takes no path with a space or a colon", str(path))
+        raise OSError(
+            errno.EINVAL,
+            "the loader takes no path with a space or a colon: move gdev, or use GDEV_PROGRAMS",
+            str(path),
+        )
     return path
 
 
@@ -46,7 +50,9 @@ def driver() -> Path | None:
     if chosen:
         path = Path(chosen).resolve()
         if not path.exists():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            raise FileNotFoundError(
+                errno.ENOENT, "GDEV_DRIVER names a file that is not there", str(path)
+            )
         return path
     try:
         ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY)
@@ -74,5 +80,9 @@ def socket_path() -> Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         # Anybody could have made it.
-        raise PermissionError(errno.EPERM, "the folder is not this user's alone", str(folder))
+        raise PermissionError(
+            errno.EPERM,
+            "others may use this folder: remove it, or name a socket in GDEV_SOCKET",
+            str(folder),
+        )
     return folder / "socket"

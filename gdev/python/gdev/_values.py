@@ -28,9 +28,14 @@ def limit_of(text: Size) -> int:
     return limit
 
 
-def format_limit(limit: int) -> str:
+def format_limit(limit: int, none: str = "no limit") -> str:
     """Returns a limit as text."""
-    return "none" if limit >= NO_LIMIT else format_size(limit)
+    return none if limit >= NO_LIMIT else format_size(limit)
+
+
+def json_limit(limit: int) -> int | None:
+    """Returns a limit, or None if there is none."""
+    return None if limit >= NO_LIMIT else limit
 
 
 def policy_of(
@@ -40,7 +45,7 @@ def policy_of(
     if when_full is not None and when_full not in _daemon.WHEN_FULL:
         raise ValueError(f"--when-full is one of {', '.join(_daemon.WHEN_FULL)}: {when_full}")
     if priority is not None and not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
-        raise ValueError(f"a priority is -1000 to 1000: {priority}")
+        raise ValueError(f"--priority is -1000 to 1000: {priority}")
     if end_after is not None and not 0 <= end_after <= END_AFTER_MAX_S:
         raise ValueError(f"--end-after is 0 to {END_AFTER_MAX_S} seconds: {end_after}")
     return (

@@ -37,7 +37,7 @@ from gpufs.sizes import format_size
 
 from gdev import _daemon
 from gdev._sight import Sight
-from gdev._values import NO_LIMIT, format_limit
+from gdev._values import NO_LIMIT, format_limit, json_limit
 from gdev.commands.table import table_lines
 
 if TYPE_CHECKING:
@@ -77,21 +77,11 @@ class View:
         return {
             "time": self.now.time_s,
             "seconds": self.seconds,
-            "gpus": [
-                {
-                    "gpu": one.label,
-                    "memory": one.total,
-                    "for_programs": one.capacity,
-                    "given": one.rooms,
-                    "overhead": one.overhead,
-                    "unaccounted": one.unaccounted,
-                }
-                for one in self.now.gpus
-            ],
+            "gpus": [one.to_json() for one in self.now.gpus],
             "vgpus": [
                 {
                     "vgpu": one.vgpu.name,
-                    "limit": None if one.vgpu.limit >= NO_LIMIT else one.vgpu.limit,
+                    "limit": json_limit(one.vgpu.limit),
                     "used": one.vgpu.used,
                     "shared": one.vgpu.shared,
                     "overhead": one.vgpu.overhead,

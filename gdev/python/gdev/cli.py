@@ -2,24 +2,28 @@
 
 Exit status of ``gdev run``: that of the program; 127 if there is no such program, 126 if it cannot
 be run, 125 after another error, as of ``env`` and ``timeout``. Of the others: 0; 1 after an error,
-with one line on standard error; 2 after wrong arguments.
+with one line on standard error; 2 after wrong arguments, also such as the daemon refuses.
+
+Commands that change or read what is kept without a daemon (``run``, ``vgpu``, ``gpu``, ``apply``)
+start it. ``ps`` and ``top`` say that nothing runs, and the others end with an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import pwd
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from gpufs.sizes import format_size, parse_size
 
 from gdev import _daemon, _files
-from gdev._values import NO_LIMIT, format_limit, limit_of, policy_of
+from gdev._values import NO_LIMIT, format_limit, json_limit, limit_of, policy_of
 from gdev.bench import app as bench
 from gdev.commands import commands
 from gdev.commands.table import print_table
@@ -58,6 +62,7 @@ Reserve = Annotated[
 Priority = Annotated[
     int | None, typer.Option("--priority", help="The higher one is served first: -1000 to 1000.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print them as JSON.")]
 WhenFull = Annotated[
     str | None,
     typer.Option(
@@ -102,7 +107,8 @@ def environment_of(vgpu: str) -> dict[str, str]:
     """Returns the environment of a program in a virtual GPU. Starts the daemon. Raises OSError."""
     driver = _files.driver()
     if driver is None:
-        raise OSError(errno.ENOENT, "there is no NVIDIA driver here", "libcuda.so.1")
+        text = "there is no NVIDIA driver here: install it, or name it in GDEV_DRIVER"
+        raise OSError(errno.ENOENT, text, "libcuda.so.1")
     preloaded = [str(_files.library()), os.environ.get("LD_PRELOAD", "")]
     with _daemon.connect(start=True) as daemon:
         known = {one.name for one in daemon.vgpus()}
@@ -110,7 +116,8 @@ def environment_of(vgpu: str) -> dict[str, str]:
             with contextlib.suppress(FileExistsError):  # another command was sooner
                 daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 4)
         elif vgpu not in known:
-            raise OSError(errno.ENOENT, "there is no such virtual GPU (gdev vgpu add)", vgpu)
+            text = "there is no such virtual GPU (gdev vgpu add makes one)"
+            raise OSError(errno.ENOENT, text, vgpu)
     return dict(os.environ) | {
         "LD_PRELOAD": ":".join(part for part in preloaded if part),
         "GDEV_DRIVER": str(driver),
@@ -152,42 +159,86 @@ def set_command(
     """Change a virtual GPU while programs use it: gdev vgpu set a --memory 80GiB."""
     limit = _daemon.UNCHANGED if memory is None else limit_of(memory)
     policy = policy_of(reserve, priority, when_full, end_after)
-    with _daemon.connect(start=False) as daemon:
+    with _daemon.connect(start=True) as daemon:
         daemon.ask(_daemon.SET, name, limit, _daemon.UNCHANGED, *policy)
 
 
 @vgpus.command("rm")
 def remove_command(name: Name) -> None:
     """Remove a virtual GPU that no program uses."""
-    with _daemon.connect(start=False) as daemon:
+    with _daemon.connect(start=True) as daemon:
         daemon.ask(_daemon.REMOVE, name)
 
 
 @vgpus.command("list")
-def list_command() -> None:
-    """List the virtual GPUs."""
-    with _daemon.connect(start=False) as daemon:
-        rows = [
-            (
-                one.name,
-                format_limit(one.limit),
-                format_size(one.used),
-                str(one.clients),
-                format_size(one.reserve),
-                str(one.priority),
-                one.when_full,
-                str(one.refusals),
-            )
-            for one in daemon.vgpus()
-        ]
-    head = ("NAME", "LIMIT", "USED", "PROGRAMS", "RESERVE", "PRIORITY", "WHEN FULL", "REFUSED")
-    print_table(head, rows)
+def list_command(as_json: AsJson = False) -> None:
+    """List the virtual GPUs: their settings, and what their programs use.
+
+    With --json: an array of objects with vgpu, memory (null: no limit), reserve, priority,
+    when_full, end_after (seconds; 0: never), users ("everybody", or a user), used, shared (of that:
+    by keys), overhead (of that: no allocations), programs, refused. Sizes are bytes.
+    """
+    with _daemon.connect(start=True) as daemon:
+        found = daemon.vgpus()
+    if as_json:
+        print(json.dumps([_vgpu_json(one) for one in found]))
+        return
+    rows = [
+        (
+            one.name,
+            format_limit(one.limit),
+            format_size(one.reserve),
+            str(one.priority),
+            one.when_full,
+            f"{one.end_after_s} s" if one.end_after_s else "never",
+            users_of(one),
+            format_size(one.used),
+            str(one.clients),
+            str(one.refusals),
+        )
+        for one in found
+    ]
+    head = ("NAME", "MEMORY", "RESERVE", "PRIORITY", "WHEN FULL", "END AFTER", "USERS")
+    print_table((*head, "USED", "PROGRAMS", "REFUSED"), rows)
+
+
+def _vgpu_json(one: _daemon.Vgpu) -> dict[str, Any]:
+    return {
+        "vgpu": one.name,
+        "memory": json_limit(one.limit),
+        "reserve": one.reserve,
+        "priority": one.priority,
+        "when_full": one.when_full,
+        "end_after": one.end_after_s,
+        "users": users_of(one),
+        "used": one.used,
+        "shared": one.shared,
+        "overhead": one.overhead,
+        "programs": one.clients,
+        "refused": one.refusals,
+    }
 
 
 @app.command("ps")
 def ps_command() -> None:
-    """List the programs that run under gdev."""
-    with _daemon.connect(start=False) as daemon:
+    """List the programs that run under gdev. Without a daemon, say that nothing runs.
+
+    \b
+    GPU says where a program's memory is:
+      on, off            on its GPU; swapped out
+      moving out, in     between the two
+      waits for memory   others have it: for an allocation, or to come back
+      does not fit       it is off, and needs more than there is for it now
+      paused             by gdev pause
+      no host memory     it cannot leave: see gdev gpu set --host-memory
+      file error         it cannot leave: its swap file cannot be written
+      busy               it cannot leave: its work does not end
+    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
+    found = _daemon.connect_if_running()
+    if found is None:
+        print(_daemon.NOTHING_RUNS)
+        return
+    with found as daemon:
         rows = [
             (
                 str(one.process),
@@ -206,14 +257,14 @@ def ps_command() -> None:
 def pause_command(process: Process) -> None:
     """Take a program off its GPU until it is resumed."""
     with _daemon.connect(start=False) as daemon:
-        daemon.ask(_daemon.PAUSE, "", process, 1)
+        daemon.pause(process, is_paused=True)
 
 
 @app.command("resume")
 def resume_command(process: Process) -> None:
     """Let a paused program go on."""
     with _daemon.connect(start=False) as daemon:
-        daemon.ask(_daemon.PAUSE, "", process, 0)
+        daemon.pause(process, is_paused=False)
 
 
 @gpus.command("set")
@@ -252,22 +303,28 @@ def gpu_set_command(
 
 
 @gpus.command("list")
-def gpu_list_command() -> None:
-    """List the GPUs on which programs take turns."""
-    with _daemon.connect(start=False) as daemon:
-        rows = [
-            (
-                one.label,
-                format_size(one.total),
-                format_size(one.capacity),
-                format_size(one.rooms),
-                format_size(one.overhead),
-                format_size(one.unaccounted),
-            )
-            for one in daemon.gpus()
-        ]
-    head = ("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED")
-    print_table(head, rows)
+def gpu_list_command(as_json: AsJson = False) -> None:
+    """List what programs may have, and the GPUs on which they take turns.
+
+    With --json: an object with settings (memory, spare, host_memory, swap_files; null: no limit)
+    and gpus, an array of objects with gpu, memory, for_programs, given, overhead (what programs
+    have beside their allocations), unaccounted (in use, and no program's). Sizes are bytes.
+    """
+    with _daemon.connect(start=True) as daemon:
+        settings = daemon.settings()
+        found = daemon.gpus()
+    if as_json:
+        names = ("memory", "spare", "host_memory", "swap_files")
+        shown = dict(zip(names, map(json_limit, settings), strict=True))
+        print(json.dumps({"settings": shown, "gpus": [one.to_json() for one in found]}))
+        return
+    print_table(
+        ("MEMORY", "SPARE", "HOST MEMORY", "SWAP FILES"), [tuple(map(format_limit, settings))]
+    )
+    print()
+    sizes = [(one.total, one.capacity, one.rooms, one.overhead, one.unaccounted) for one in found]
+    rows = [(one.label, *map(format_size, of)) for one, of in zip(found, sizes, strict=True)]
+    print_table(("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED"), rows)
 
 
 @segments.callback(invoke_without_command=True)
@@ -300,7 +357,10 @@ def remove_segment_command(
         try:
             daemon.ask(_daemon.KEY_REMOVE, "", number)
         except OSError as error:
-            texts = {errno.EINVAL: "there is no such segment", errno.EPERM: "it is not yours"}
+            texts = {
+                errno.EINVAL: "there is no such segment (gdev shm)",
+                errno.EPERM: "it is another user's",
+            }
             text = texts.get(error.errno or 0, error.strerror)
             raise OSError(error.errno, text, str(number)) from None
 
@@ -318,6 +378,11 @@ app.add_typer(vgpus, name="vgpu")
 app.add_typer(gpus, name="gpu")
 app.add_typer(segments, name="shm")
 app.add_typer(bench, name="bench")
+
+
+def users_of(one: _daemon.Vgpu) -> str:
+    """Returns who may use a virtual GPU."""
+    return "everybody" if one.owner == _daemon.ALL_USERS else user_name(one.owner)
 
 
 def user_name(number: int) -> str:

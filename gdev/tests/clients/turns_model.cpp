@@ -306,9 +306,12 @@ class simulation : private world {
       run_until(std::min(end, now_ + 100 * ms));
     }
     for (const sim_client& one : clients_) {
-      const bool fits =
-          one.gpu == 0 || one.used + one.wanted + settings_.spare <= turns().most_for(one.id);
+      const bool fits = one.gpu == 0 || one.used + one.wanted <= turns().most_for(one.id);
       require(one.id != 0, "a client is not back");
+      const gdev::turn_report said = turns().report(one.id, now_);
+      const bool is_misfit = one.gpu != 0 && said.now == phase::out &&
+                             accounts().used(one.id) > turns().sure_for(one.id);
+      require(said.is_unfit == is_misfit, "a client is said not to fit, and does; or not said");
       require(!fits || !one.is_off || one.waits_since_ns > end - round, "a client gets no turn");
       require(!fits || one.wanted == 0 || policies_[one.vgpu].when_full == gdev::full_policy::wait,
               "a client gets no answer");

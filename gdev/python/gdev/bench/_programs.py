@@ -174,10 +174,10 @@ class SteppedProcess(Process):
         self.seconds.append(float(json.loads(line)["seconds"]))
         return True
 
-    def outcome(self) -> Outcome:
+    def outcome(self, timeout_s: float | None = None) -> Outcome:
         """Lets it end."""
         begin = time.monotonic()
-        found = super().outcome()
+        found = super().outcome(timeout_s)
         self.wall_seconds = self._outside + time.monotonic() - begin
         return found
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpufs.sizes import format_size
 
 from gdev.bench import _programs, _sharing
-from gdev.bench._results import Results, Table
+from gdev.bench._results import Layout, Results, Table
 from gdev.bench._sharing import GDEV, HAMI, NOTHING, NVSHARE, UnableError, Way
 
 PARTS: Final = ("launches", "training", "limit", "together", "bursts")
@@ -77,8 +77,9 @@ class _Bench:
             except UnableError as reason:
                 self.note(way, title, str(reason))
                 cells[way.name] = f"- [{len(self.notes)}]"
-        self.results.summary.append({"measure": title, **cells})
-        self.table.row(title, *cells.values())
+        found = {"measure": title, **cells}
+        self.results.summary.append(found)
+        self.table.row(found)
 
     def give_up_after_hangs(self, way: Way) -> None:
         """Raises UnableError after programs that did not end: each costs the whole time."""
@@ -123,7 +124,8 @@ def measure(plan: Plan, nvshare: Path | None, hami: Path | None, results: Result
     program = _programs.find("rivals")
     with _sharing.ways(nvshare, hami) as found:
         widths = {"measure": 36} | {way.name.replace("-", "_"): 22 for way in found}
-        table = Table("The same programs under each way to share a GPU", **widths)
+        title = "The same programs under each way to share a GPU"
+        table = Table(Layout(title, widths, lambda row: tuple(row.values())))
         bench = _Bench(plan, found, results, program, table)
         for part in PARTS:
             if part in _OF_TRAININGS and not plan.training:

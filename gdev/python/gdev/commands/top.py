@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gdev import _daemon
-from gdev._sight import look
+from gdev._sight import Sight, look
 from gdev._view import View
 
 
@@ -26,10 +26,17 @@ def top_command(
 ) -> None:
     """Watch GPUs, virtual GPUs and programs: memory, turns, what is moved, waits, launches.
 
+    Without a daemon it says that nothing runs.
+
     Rates are those of the last interval. Wired memory does not leave the GPU with a turn, or is on
     another GPU.
     """
-    with _daemon.connect(start=False) as daemon, contextlib.suppress(KeyboardInterrupt):
+    found = _daemon.connect_if_running()
+    if found is None:
+        nothing = Sight(time.time(), time.monotonic(), [], [])
+        print(json.dumps(View(nothing, nothing).to_json()) if as_json else _daemon.NOTHING_RUNS)
+        return
+    with found as daemon, contextlib.suppress(KeyboardInterrupt):
         views = _views(daemon, interval)
         if as_json:
             print(json.dumps(next(views).to_json()))

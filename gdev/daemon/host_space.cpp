@@ -1,0 +1,109 @@
+// Whether the host can hold what is off the GPUs: turns.hpp.
+#include <algorithm>
+#include <cerrno>
+#include <functional>
+
+#include "base/crash_point.hpp"
+#include "base/saturating.hpp"
+#include "daemon/turns.hpp"
+
+namespace gdev {
+
+namespace {
+
+/** Clients take whole ones of the host's memory. */
+constexpr std::uint64_t segment = units_of(host_segment_bytes);
+
+constexpr std::uint64_t in_segments(std::uint64_t units) noexcept {
+  return (units + segment - 1) / segment * segment;
+}
+
+/** Returns what fragments make of so many units that can be swapped. */
+constexpr std::uint64_t most_for_units(std::uint64_t units) noexcept { return 2 * units + segment; }
+
+bool has_files(const client_page& page) noexcept {
+  return page.has_files.load(std::memory_order_relaxed) != 0;
+}
+
+}  // namespace
+
+/** Returns what a client that may make no files needs of the host's memory when it has grown. */
+std::uint64_t turns::memory_due(const client& one, std::uint64_t units) const {
+  return has_files(*one.page) ? 0 : in_segments(swappable(one) + units);
+}
+
+int turns::hold(client_id id, std::uint64_t memory, std::uint64_t files) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return ENOENT;
+  }
+  client& asking = found->second;
+  const std::uint64_t most = most_for_units(swappable(asking));
+  const bool is_due = memory <= memory_due(asking, 0);
+  std::uint64_t all_memory = memory;
+  std::uint64_t all_files = files;
+  for (const auto& [other_id, other] : clients_) {
+    if (other_id != id) {
+      const std::uint64_t due = is_due ? 0 : memory_due(other, other.pending);
+      all_memory += std::max(other.memory_held, due);
+      all_files += other.files_held;
+    }
+  }
+  // Where a limit was lowered below what is held, only those that want more are refused.
+  const bool is_memory_over = memory > most || all_memory > settings_.host;
+  const bool is_files_over = files > most || all_files > settings_.files;
+  if ((memory > asking.memory_held && is_memory_over) ||
+      (files > asking.files_held && is_files_over)) {
+    return ENOMEM;
+  }
+  asking.memory_held = memory;
+  asking.files_held = files;
+  crash_point("host_counted");
+  return 0;
+}
+
+void turns::hold_again(client_id id, std::uint64_t memory, std::uint64_t files) {
+  if (const auto found = clients_.find(id); found != clients_.end()) {
+    const std::uint64_t most = most_for_units(used(found->second));
+    found->second.memory_held = std::min(memory, most);
+    found->second.files_held = std::min(files, most);
+  }
+}
+
+/**
+ * Tells whether the host could hold all, if all clients were off their GPUs and one has grown.
+ *
+ * Clients without files need segments of memory, and nobody gives back what it holds. The segments
+ * that are left go to the others, where they hold most; the rest goes into files.
+ */
+bool turns::can_host(const client& growing, std::uint64_t units) const {
+  std::uint64_t taken = 0;   // of the memory
+  std::uint64_t filled = 0;  // of the files
+  std::uint64_t others = 0;  // that clients with files need beside what they hold
+  std::uint64_t whole = 0;   // segments that these would fill
+  std::vector<std::uint64_t> rests;
+  for (const auto& [id, one] : clients_) {
+    const std::uint64_t more = id == growing.id ? units : one.pending;
+    taken += std::max(one.memory_held, memory_due(one, more));
+    filled += one.files_held;
+    if (has_files(*one.page)) {
+      const std::uint64_t needed = less(swappable(one) + more, one.memory_held + one.files_held);
+      others += needed;
+      whole += needed / segment;
+      rests.push_back(needed % segment);
+    }
+  }
+  if (taken > settings_.host) {
+    return false;
+  }
+  std::uint64_t left = (settings_.host - taken) / segment;
+  std::uint64_t in_memory = std::min(left, whole) * segment;
+  left -= std::min(left, whole);
+  std::sort(rests.begin(), rests.end(), std::greater<>());
+  for (std::size_t i = 0; i < rests.size() && i < left; ++i) {
+    in_memory += rests[i];
+  }
+  return others - in_memory <= less(settings_.files, filled);
+}
+
+}  // namespace gdev
