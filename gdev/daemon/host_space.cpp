@@ -78,16 +78,14 @@ void turns::hold_again(client_id id, std::uint64_t memory, std::uint64_t files) 
  */
 bool turns::can_host(const client& growing, std::uint64_t units) const {
   std::uint64_t taken = 0;   // of the memory
-  std::uint64_t filled = 0;  // of the files
   std::uint64_t others = 0;  // that clients with files need beside what they hold
   std::uint64_t whole = 0;   // segments that these would fill
   std::vector<std::uint64_t> rests;
   for (const auto& [id, one] : clients_) {
     const std::uint64_t more = id == growing.id ? units : one.pending;
     taken += std::max(one.memory_held, memory_due(one, more));
-    filled += one.files_held;
     if (has_files(*one.page)) {
-      const std::uint64_t needed = less(swappable(one) + more, one.memory_held + one.files_held);
+      const std::uint64_t needed = less(swappable(one) + more, one.memory_held);
       others += needed;
       whole += needed / segment;
       rests.push_back(needed % segment);
@@ -103,7 +101,7 @@ bool turns::can_host(const client& growing, std::uint64_t units) const {
   for (std::size_t i = 0; i < rests.size() && i < left; ++i) {
     in_memory += rests[i];
   }
-  return others - in_memory <= less(settings_.files, filled);
+  return others - in_memory <= settings_.files;
 }
 
 }  // namespace gdev
