@@ -379,16 +379,15 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     const driver_scope scope(one->context);
     CUresult made = CUDA_ERROR_OUT_OF_MEMORY;
     while (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
-      watch.stop();
       result.error = may_have(resident_ + one->bytes) ? 0 : ECANCELED;
-      watch.go_on();
+      if (result.bytes == 0) {
+        watch = {};  // the move begins when there is room; later waits are for what others copy
+      }
       if (result.error == 0) {
         made = make(*one);
       }
       if (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
-        watch.stop();
         result.error = is_full() ? 0 : ECANCELED;
-        watch.go_on();
       }
     }
     if (result.error != 0) {
