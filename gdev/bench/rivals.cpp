@@ -80,6 +80,9 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/** Whose signatures are used: for later versions the driver gives a cuCtxSynchronize(CUcontext). */
+constexpr int signatures = 12000;
+
 /** The driver, and its functions by name. */
 class driver {
  public:
@@ -93,7 +96,7 @@ class driver {
       fail("the driver has no cuGetProcAddress");
     }
     void* found = nullptr;
-    check(first("cuGetProcAddress", &found, CUDA_VERSION, 0, nullptr), "cuGetProcAddress");
+    check(first("cuGetProcAddress", &found, signatures, 0, nullptr), "cuGetProcAddress");
     get_address_ = reinterpret_cast<decltype(get_address_)>(found);
   }
 
@@ -101,7 +104,7 @@ class driver {
   [[nodiscard]] Function* find(const char* name) const {
     void* found = nullptr;
     CUdriverProcAddressQueryResult status{};
-    const CUresult result = get_address_(name, &found, CUDA_VERSION, 0, &status);
+    const CUresult result = get_address_(name, &found, signatures, 0, &status);
     if (result != CUDA_SUCCESS || found == nullptr) {
       fail(std::string(name) + ": the driver has no such function");
     }
