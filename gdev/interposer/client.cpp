@@ -19,6 +19,7 @@
 #include "base/crash_point.hpp"
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
+#include "interposer/context_calls.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/graph_memory.hpp"
 #include "interposer/handles.hpp"
@@ -84,6 +85,7 @@ void close_all(const daemon_connection::descriptors& files) noexcept {
 void in_child() noexcept {
   new (&asking) std::mutex;
   new (&state) std::mutex;
+  forget_contexts();
   forget_ledgers();
   forget_handles();
   forget_attachments();

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/endless.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
@@ -60,10 +61,9 @@ struct primary_contexts {
   std::map<CUdevice, CUcontext> of;
 };
 
-primary_contexts& primaries() noexcept {
-  static primary_contexts& only = *new primary_contexts;
-  return only;
-}
+endless<primary_contexts> retained;
+
+primary_contexts& primaries() noexcept { return retained.get(); }
 
 CUcontext primary_of(CUdevice device) noexcept {
   const std::lock_guard lock(primaries().mutex);
@@ -170,6 +170,8 @@ void* makes() noexcept {
 }
 
 }  // namespace
+
+void forget_contexts() noexcept { retained.forget(); }
 
 void* context_wrapper(function_id id) noexcept {
   switch (id) {
