@@ -29,7 +29,10 @@ class submissions {
   /** Waits for all work and destroys the stream. Returns -EIO if work has failed. */
   int end() noexcept;
 
-  /** Calls work(stream), which returns a CUresult. Stores the id unless `id` is null. */
+  /**
+   * Calls work(stream), which returns a CUresult. Stores the id unless `id` is null. After an error
+   * nothing of it runs.
+   */
   template <typename Work>
   int submit(std::uint64_t* id, Work&& work) noexcept {
     const std::lock_guard lock(order_);
@@ -39,10 +42,15 @@ class submissions {
         return error;
       }
     }
-    if (const CUresult result = work(stream_); result != CUDA_SUCCESS) {
-      return error_of(result);
+    int error = error_of(work(stream_));
+    if (error == 0 && id != nullptr) {
+      error = record(std::move(made), *id);
     }
-    return id == nullptr ? 0 : record(std::move(made), *id);
+    if (error != 0) {
+      // A part may run. The caller may free its buffers, and has no id to wait for.
+      static_cast<void>(driver().cuStreamSynchronize(stream_));
+    }
+    return error;
   }
 
   /** Waits for all work. */

@@ -231,11 +231,22 @@ overhead_report accounts::overhead(client_id id) const {
   return found == clients_.end() ? overhead_report{} : found->second.overhead;
 }
 
-std::uint64_t accounts::fitting_overhead(client_id id) const {
-  const client& one = clients_.at(id);
-  const std::uint64_t others = granted_of(*one.of) - one.overhead.units;
-  return std::min(one.overhead.units, less(one.of->limit, others));
+std::uint64_t accounts::fitting_overhead(const std::vector<client_id>& of) const {
+  std::map<const vgpu*, std::uint64_t> granted;  // once for each: a user may have many clients
+  std::uint64_t all = 0;
+  for (const client_id id : of) {
+    const client& one = clients_.at(id);
+    const auto [found, is_new] = granted.try_emplace(one.of, 0);
+    if (is_new) {
+      found->second = granted_of(*one.of);
+    }
+    const std::uint64_t others = found->second - one.overhead.units;
+    all += std::min(one.overhead.units, less(one.of->limit, others));
+  }
+  return all;
 }
+
+std::uint64_t accounts::limit_of(client_id id) const { return clients_.at(id).of->limit; }
 
 int accounts::hand_over(client_id id, std::uint64_t units) {
   const auto found = clients_.find(id);

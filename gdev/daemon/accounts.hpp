@@ -117,12 +117,14 @@ class accounts {
   [[nodiscard]] std::uint64_t granted(client_id id) const;
   [[nodiscard]] std::uint64_t refusals(client_id id) const;
   [[nodiscard]] overhead_report overhead(client_id id) const;
-  /** Returns a client's overhead, as far as its limit has room: no client can claim more. */
-  [[nodiscard]] std::uint64_t fitting_overhead(client_id id) const;
+  /** Returns the overhead of clients, as far as their limits have room: none can claim more. */
+  [[nodiscard]] std::uint64_t fitting_overhead(const std::vector<client_id>& of) const;
   [[nodiscard]] const vgpu_policy& policy_of(client_id id) const;
   [[nodiscard]] std::uint64_t user_of(client_id id) const;
   /** Tells whether two clients have one virtual GPU. */
   [[nodiscard]] bool are_together(client_id one, client_id other) const;
+  /** Returns the limit of the client's virtual GPU. */
+  [[nodiscard]] std::uint64_t limit_of(client_id id) const;
   /** Takes back what a client was granted and does not use. */
   void take_back(client_id id);
 

@@ -32,6 +32,21 @@ std::uint64_t turns::memory_due(const client& one, std::uint64_t units) const {
   return has_files(*one.page) ? 0 : in_segments(swappable(one) + units);
 }
 
+/**
+ * Returns how much of the host's memory, or of files, a client may hold beside the others of its
+ * virtual GPU: together they cannot need more than for its limit. A client can say that it uses
+ * memory, hold what that needs, and say that it uses none.
+ */
+std::uint64_t turns::most_held(const client& one, std::uint64_t client::* held) const {
+  std::uint64_t most = most_for_units(accounts_.limit_of(one.id));
+  for (const auto& [id, other] : clients_) {
+    if (id != one.id && accounts_.are_together(id, one.id)) {
+      most = less(most + segment, other.*held);
+    }
+  }
+  return most;
+}
+
 int turns::hold(client_id id, std::uint64_t memory, std::uint64_t files) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
@@ -50,8 +65,10 @@ int turns::hold(client_id id, std::uint64_t memory, std::uint64_t files) {
     }
   }
   // Where a limit was lowered below what is held, only those that want more are refused.
-  const bool is_memory_over = memory > most || all_memory > settings_.host;
-  const bool is_files_over = files > most || all_files > settings_.files;
+  const bool is_memory_over = memory > std::min(most, most_held(asking, &client::memory_held)) ||
+                              all_memory > settings_.host;
+  const bool is_files_over =
+      files > std::min(most, most_held(asking, &client::files_held)) || all_files > settings_.files;
   if ((memory > asking.memory_held && is_memory_over) ||
       (files > asking.files_held && is_files_over)) {
     return ENOMEM;
@@ -64,9 +81,10 @@ int turns::hold(client_id id, std::uint64_t memory, std::uint64_t files) {
 
 void turns::hold_again(client_id id, std::uint64_t memory, std::uint64_t files) {
   if (const auto found = clients_.find(id); found != clients_.end()) {
-    const std::uint64_t most = most_for_units(used(found->second));
-    found->second.memory_held = std::min(memory, most);
-    found->second.files_held = std::min(files, most);
+    client& one = found->second;
+    const std::uint64_t most = most_for_units(used(one));
+    one.memory_held = std::min({memory, most, most_held(one, &client::memory_held)});
+    one.files_held = std::min({files, most, most_held(one, &client::files_held)});
   }
 }
 
@@ -78,7 +96,7 @@ void turns::hold_again(client_id id, std::uint64_t memory, std::uint64_t files) 
  */
 bool turns::can_host(const client& growing, std::uint64_t units) const {
   std::uint64_t taken = 0;   // of the memory
-  std::uint64_t others = 0;  // that clients with files need beside what they hold
+  std::uint64_t others = 0;  // that clients with files need beside the memory that they hold
   std::uint64_t whole = 0;   // segments that these would fill
   std::vector<std::uint64_t> rests;
   for (const auto& [id, one] : clients_) {

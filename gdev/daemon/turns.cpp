@@ -77,17 +77,21 @@ std::uint64_t turns::capacity_of(std::uint64_t which) const {
     return account_units_max;
   }
   // Overhead is not in rooms. What is unaccounted contains it; what was set for clients does not.
-  return std::min(less(found->second.total, found->second.unaccounted),
-                  less(settings_.capacity, overhead_of(which)));
+  const std::uint64_t there = less(found->second.total, found->second.unaccounted);
+  return settings_.capacity == account_units_max
+             ? there
+             : std::min(there, less(settings_.capacity, overhead_of(which)));
 }
 
 /** Returns what the clients of a GPU have on it beside their allocations. */
 std::uint64_t turns::overhead_of(std::uint64_t which) const {
-  std::uint64_t all = 0;
+  std::vector<client_id> there;
   for (const auto& [id, one] : clients_) {
-    all += one.gpu == which ? accounts_.fitting_overhead(id) : 0;
+    if (one.gpu == which) {
+      there.push_back(id);
+    }
   }
-  return all;
+  return accounts_.fitting_overhead(there);
 }
 
 std::uint64_t turns::free_of(std::uint64_t which) const {

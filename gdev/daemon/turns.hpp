@@ -190,6 +190,7 @@ class turns {
   [[nodiscard]] std::uint64_t overhead_of(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t turn_ns(const client& one) const;
   [[nodiscard]] std::uint64_t end_ns(const client& one) const;
+  [[nodiscard]] std::uint64_t most_held(const client& one, std::uint64_t client::* held) const;
   [[nodiscard]] std::uint64_t memory_due(const client& one, std::uint64_t units) const;
   [[nodiscard]] bool can_host(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;

@@ -24,8 +24,6 @@ enum class function_class : std::uint8_t {
   forward,
 };
 
-inline constexpr std::size_t function_classes = 8;
-
 /** The number of each exported function: its place in the tables. */
 enum function_id : int {
 #define GDEV_FUNCTION(index, name, kind) id_##name = index,

@@ -341,7 +341,7 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
         mebibytes(bytes),
         error != ENOMEM ? "the daemon does not answer"
         : is_limit      ? "the limit is reached"
-                        : "the GPU is full",
+                        : "the GPU is full, or the host for what would leave it",
         text_of_limit(then.limit).data(), mebibytes(std::max(then.used, then.own)),
         mebibytes(then.own));
   }

@@ -23,6 +23,28 @@ namespace gdev {
 
 namespace {
 
+/** Frees all of a context that call() ends. The caller holds a submission. */
+template <typename Call>
+CUresult take_down(CUcontext context, Call&& call) {
+  detach_all(context);
+  close_imports(context);
+  swappable().free_all(context);
+  auto freed = allocations().take_all(context);
+  auto freed_arrays = arrays().take_all(context);
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) {
+    allocations().put_back(std::move(freed));
+    arrays().put_back(std::move(freed_arrays));
+  }
+  return result;
+}
+
+/** A context has ended. */
+void note_end(CUcontext context) {
+  note_less_graph_memory();
+  note_context_end(context);
+}
+
 /** Calls the driver to end a context; null: none that is known. */
 template <typename Call>
 CUresult end_context(CUcontext context, Call&& call) {
@@ -32,20 +54,10 @@ CUresult end_context(CUcontext context, Call&& call) {
   CUresult result = CUDA_SUCCESS;
   {
     const submission in_turn(work::other);
-    detach_all(context);
-    close_imports(context);
-    swappable().free_all(context);
-    auto freed = allocations().take_all(context);
-    auto freed_arrays = arrays().take_all(context);
-    result = call();
-    if (result != CUDA_SUCCESS) {
-      allocations().put_back(std::move(freed));
-      arrays().put_back(std::move(freed_arrays));
-    }
+    result = take_down(context, call);
   }
   if (result == CUDA_SUCCESS) {
-    note_less_graph_memory();
-    note_context_end(context);
+    note_end(context);
   }
   return result;
 }
@@ -143,13 +155,20 @@ CUresult enable_peer_access(CUcontext peer, unsigned flags) noexcept {
 template <function_id Id>
 CUresult primary_release(CUdevice device) noexcept {
   CUresult result = CUDA_SUCCESS;
+  CUcontext ended = nullptr;
   {
-    const submission in_turn(work::other);  // the context may end
+    // One for all: between the end of the context and the end of what it had, nothing may move.
+    const submission in_turn(work::other);
     result = call_driver<CUresult>(Id, device);
+    if (result == CUDA_SUCCESS && !is_active(device)) {
+      ended = primary_of(device);  // this was the last release
+    }
+    if (ended != nullptr) {
+      static_cast<void>(take_down(ended, [] { return CUDA_SUCCESS; }));
+    }
   }
-  if (result == CUDA_SUCCESS && !is_active(device)) {
-    // The last release has ended it.
-    static_cast<void>(end_context(primary_of(device), [] { return CUDA_SUCCESS; }));
+  if (ended != nullptr) {
+    note_end(ended);
   }
   return result;
 }
@@ -176,6 +195,7 @@ void forget_contexts() noexcept { retained.forget(); }
 void* context_wrapper(function_id id) noexcept {
   switch (id) {
     case id_cuCtxDestroy: return address_of(&ctx_destroy<id_cuCtxDestroy>);
+    case id_cuCtxDetach: return address_of(&ctx_destroy<id_cuCtxDetach>);
     case id_cuCtxDestroy_v2: return address_of(&ctx_destroy<id_cuCtxDestroy_v2>);
     case id_cuDevicePrimaryCtxRetain: return address_of(&primary_retain);
     case id_cuDevicePrimaryCtxRelease:

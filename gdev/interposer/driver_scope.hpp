@@ -16,6 +16,8 @@ class driver_scope {
   }
   driver_scope(const driver_scope&) = delete;
   driver_scope& operator=(const driver_scope&) = delete;
+  /** Tells whether the context is current: it has not ended. */
+  [[nodiscard]] bool is_there() const noexcept { return is_pushed_; }
   ~driver_scope() {
     if (is_pushed_) {
       CUcontext own = nullptr;

@@ -70,11 +70,13 @@ std::uint64_t reserved_on(CUdevice device) noexcept {
 class graph_memory {
  public:
   void add(CUgraphExec graph, node_sizes nodes) {
-    if (!nodes.empty()) {
-      const std::lock_guard lock(mutex_);
-      graphs_[graph] = std::move(nodes);
-      count_.store(graphs_.size(), std::memory_order_relaxed);
+    if (nodes.empty()) {
+      remove(graph);  // one of this address may have ended with its context
+      return;
     }
+    const std::lock_guard lock(mutex_);
+    graphs_[graph] = std::move(nodes);
+    count_.store(graphs_.size(), std::memory_order_relaxed);
   }
 
   /** Forgets a graph. Returns false if it has no memory nodes. */
@@ -100,25 +102,32 @@ class graph_memory {
 
   /** Takes what a graph needs of the account at least. Returns false: the limit. */
   bool reserve(const node_sizes& nodes) {
-    const std::lock_guard lock(charging_);
-    return std::all_of(nodes.begin(), nodes.end(), [this](const auto& one) {
-      return charge(one.first, std::max(pools_[one.first].bytes, one.second));
-    });
+    const std::lock_guard lock(growing_);
+    return std::all_of(nodes.begin(), nodes.end(),
+                       [this](const auto& one) { return grow(one.first, one.second); });
   }
 
   /** Takes what the pools have of the account, or gives it back. Returns false: the limit. */
   bool settle(const node_sizes& nodes) {
-    const std::lock_guard lock(charging_);
+    const std::lock_guard lock(growing_);
     return std::all_of(nodes.begin(), nodes.end(), [this](const auto& one) {
-      return charge(one.first, reserved_on(one.first));
+      const std::uint64_t bytes = reserved_on(one.first);
+      shrink(one.first, bytes);
+      return grow(one.first, bytes);
     });
   }
 
   /** Gives back what pools have no more. */
   void settle_less() {
-    const std::lock_guard lock(charging_);
-    for (const auto& [device, of] : pools_) {
-      static_cast<void>(charge(device, std::min(reserved_on(device), of.bytes)));
+    std::vector<CUdevice> devices;
+    {
+      const std::lock_guard lock(charging_);
+      for (const auto& [device, of] : pools_) {
+        devices.push_back(device);
+      }
+    }
+    for (const CUdevice device : devices) {
+      shrink(device, reserved_on(device));
     }
   }
 
@@ -128,22 +137,36 @@ class graph_memory {
     bool is_elsewhere = false;
   };
 
-  bool charge(CUdevice device, std::uint64_t bytes) {
-    pool& of = pools_[device];
+  /** Takes what lacks of so many bytes. `growing_` is held. Returns false: the limit. */
+  bool grow(CUdevice device, std::uint64_t bytes) {
+    std::unique_lock lock(charging_);
+    pool& of = pools_[device];  // no entry is ever erased
     if (of.bytes == 0) {
       of.is_elsewhere = swappable().is_elsewhere(device);
     }
-    if (bytes > of.bytes && use_memory(bytes - of.bytes, of.is_elsewhere) != 0) {
+    const std::uint64_t lacking = less(bytes, of.bytes);
+    const bool is_elsewhere = of.is_elsewhere;
+    lock.unlock();  // it may have to wait for what another thread gives back
+    if (lacking != 0 && use_memory(lacking, is_elsewhere) != 0) {
       return false;
     }
-    if (bytes < of.bytes) {
-      free_memory(of.bytes - bytes, of.is_elsewhere);
-    }
-    of.bytes = bytes;
+    lock.lock();
+    of.bytes += lacking;
     return true;
   }
 
-  std::mutex charging_;  // guards pools_; held while use_memory() waits
+  /** Gives back what is beyond so many bytes. */
+  void shrink(CUdevice device, std::uint64_t bytes) {
+    const std::lock_guard lock(charging_);
+    pool& of = pools_[device];
+    if (bytes < of.bytes) {
+      free_memory(of.bytes - bytes, of.is_elsewhere);
+      of.bytes = bytes;
+    }
+  }
+
+  std::mutex growing_;   // held while use_memory() waits, before charging_
+  std::mutex charging_;  // guards pools_
   std::map<CUdevice, pool> pools_;
   std::mutex mutex_;  // guards graphs_
   std::map<CUgraphExec, node_sizes> graphs_;

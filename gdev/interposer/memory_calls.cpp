@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/handles.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/swappable_memory.hpp"
@@ -239,6 +241,10 @@ CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
 }
 
 CUresult get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) noexcept {
+  std::optional<submission> in_turn;
+  if (handles().has_mapped(address)) {
+    in_turn.emplace(work::other);  // while it is off the GPU, the driver finds nothing there
+  }
   return swappable().find(address, base, bytes) || find_imported(address, base, bytes)
              ? CUDA_SUCCESS
              : call_driver<CUresult>(id_cuMemGetAddressRange_v2, base, bytes, address);

@@ -82,6 +82,7 @@ CUstream swappable_memory::stream_of(CUcontext context) {
 }
 
 bool swappable_memory::prepare_host() {
+  const submission in_turn(work::other);  // no context ends meanwhile
   std::size_t needed = 0;
   CUcontext context = nullptr;
   {
@@ -96,8 +97,6 @@ bool swappable_memory::prepare_host() {
   if (context == nullptr) {
     return false;
   }
-  // A submission: the context must not end meanwhile.
-  const submission in_turn(work::other);
   const driver_scope scope(context);
   return pool_.prepare(needed, prepared_at_once);
 }
@@ -333,6 +332,7 @@ bool swappable_memory::copy_in(const moving& one) {
 }
 
 move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>& progress) {
+  free_deferred();  // what was freed during a capture
   std::vector<moving> all;
   const bool was_written = writes() != writes_then_;
   move_result result;

@@ -18,7 +18,7 @@ namespace gdev {
 namespace {
 
 constexpr std::size_t granularity = std::size_t{2} << 20;
-/** A chunk costs the driver as much as an allocation of its size, so more would cost more. */
+/** Each chunk costs the driver what an allocation costs, so small ones cost more. */
 constexpr std::size_t chunk_bytes = std::size_t{256} << 20;
 endless<swappable_memory> only;
 std::atomic<bool> is_stopped = false;
@@ -330,7 +330,7 @@ void swappable_memory::find_new_context(CUcontext ended) {
   for (const CUcontext other : all_contexts()) {
     const driver_scope scope(other);
     CUdevice device = 0;
-    if (call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS &&
+    if (scope.is_there() && call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS &&
         device == left.front()->device()) {
       for (chunk* const one : left) {
         one->context = other;

@@ -40,7 +40,7 @@ struct move_result {
   int error = 0;  // ENOMEM: the host has no room; EIO: the file cannot be written; all is as it
                   // was. ECANCELED: see move_in()
   std::uint64_t bytes = 0;  // copied
-  std::uint64_t ns = 0;     // of copying, mapping and releasing, without waits for others
+  std::uint64_t ns = 0;     // from its beginning, which is when a move in has its first room
 };
 
 class swappable_memory {

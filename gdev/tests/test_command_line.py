@@ -165,7 +165,7 @@ def test_without_a_daemon_nothing_runs(daemon: Daemon) -> None:
     for arguments in (("pause", "1"), ("shm",), ("stop",), ("metrics", "--once")):
         failed = daemon.gdev(*arguments)
         assert (failed.returncode, failed.stdout) == (1, "")
-        said = "gdev: no daemon runs (gdev run, gdev vgpu and gdev gpu start one)\n"
+        said = "gdev: no daemon runs (gdev run, vgpu, gpu and apply start one)\n"
         assert failed.stderr == said
 
 
@@ -310,3 +310,10 @@ def test_shared_memory_is_listed_and_removed(daemon: Daemon) -> None:
         ):
             refused = daemon.gdev("shm", "rm", str(other))
             assert (refused.returncode, refused.stderr) == (1, f"gdev: {other}: {said}\n")
+
+
+@pytest.mark.parametrize("command", [("vgpu", "set", "a"), ("gpu", "set")])
+def test_a_change_of_nothing_is_an_error(daemon: Daemon, command: tuple[str, ...]) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    done = daemon.gdev(*command)
+    assert done.returncode == 2 and "nothing to change" in done.stderr

@@ -107,6 +107,7 @@ def test_prune_removes_what_is_not_used(daemon: Daemon, file: Path) -> None:
         ("[gpu2]\n", "gpu2: there is no such key"),
         ("[vgpu.z]\nmemory = 4096\nmemroy = 1\n", "vgpu.z.memroy: there is no such key"),
         ("[vgpu.z]\nreserve = 4096\n", "vgpu.z.memory: is missing"),
+        ("[vgpu.z]\nmemory = 4096\nreserve = 8192\n", "vgpu.z.reserve: is at most its memory"),
         ('[vgpu.z]\nmemory = "much"\n', "vgpu.z.memory: not a size: 'much'"),
         ("[vgpu.z]\nmemory = 0\n", "vgpu.z.memory: a limit is 1 byte to 8 TiB"),
         ("[vgpu.z]\nmemory = true\n", "vgpu.z.memory: a size is a number of bytes"),

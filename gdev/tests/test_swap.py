@@ -514,3 +514,19 @@ def test_kills_at_any_time_leave_nothing_behind(daemon: Daemon) -> None:
         assert last.does("info")[0] == 0
     gpus = json.loads(daemon.must("gpu", "list", "--json"))["gpus"]
     assert all(one["given"] == 0 for one in gpus)
+
+
+def test_what_was_freed_during_a_capture_leaves_with_the_program(shared: Daemon) -> None:
+    """It cannot be unmapped before the capture ends."""
+    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
+        b.does("init")
+        assert a.does("alloc", 8 * MIB)[0] == 1
+        a.does("free_in_capture", 0)
+        shared.must("pause", str(a.process.pid))
+        try:
+            end = time.monotonic() + TIMEOUT_S
+            while "off," not in state(shared)[a.process.pid]:
+                assert time.monotonic() < end
+            assert b.does("alloc", 60 * MIB)[0] == 0
+        finally:
+            shared.must("resume", str(a.process.pid))

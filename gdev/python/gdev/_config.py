@@ -133,6 +133,8 @@ def _vgpu(reader: _Reader, name: str, content: object) -> VgpuConfig:
         everybody=reader.take(table, f"{key}.everybody", _bool, False),
     )
     reader.end(table, f"{key}.")
+    if made.reserve > made.memory:
+        raise reader.error(f"{key}.reserve", "is at most its memory")
     return made
 
 

@@ -61,7 +61,7 @@ _MEANINGS: Final = {
     errno.EPROTO: "the daemon is of another version of gdev: end it with that one's gdev stop, or"
     " kill gdevd",
 }
-_NO_DAEMON: Final = "no daemon runs (gdev run, gdev vgpu and gdev gpu start one)"
+_NO_DAEMON: Final = "no daemon runs (gdev run, vgpu, gpu and apply start one)"
 NOTHING_RUNS: Final = "nothing runs under gdev: there is no daemon"
 NAME_RULE: Final = "a name has 1 to 31 letters, digits, '.', '_' or '-'"
 # setting_fault in gdev/protocol/messages.hpp; {}: the most that is possible.

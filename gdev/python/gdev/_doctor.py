@@ -80,9 +80,7 @@ def examine() -> Iterator[Finding]:
     except OSError as error:
         advice = "see what the socket belongs to"
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
-            advice = (
-                "gdev run, gdev vgpu and gdev gpu start one; gdev service runs one from boot on"
-            )
+            advice = "gdev service runs one from boot on"
         elif error.errno == errno.EPROTO:
             advice = "end it with the gdev that started it, or with kill"
         about = f"{error.filename}: " if error.filename else ""

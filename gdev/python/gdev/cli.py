@@ -145,6 +145,12 @@ def add_command(
         daemon.ask(_daemon.ADD, name, limit_of(memory), owner, *policy)
 
 
+def must_change(*options: object) -> None:
+    """Raises ValueError if no option is given."""
+    if all(one is None for one in options):
+        raise ValueError("nothing to change: give an option (--help lists them)")
+
+
 @vgpus.command("set")
 def set_command(
     name: Name,
@@ -159,6 +165,7 @@ def set_command(
     """Change a virtual GPU while programs use it: gdev vgpu set a --memory 80GiB."""
     limit = _daemon.UNCHANGED if memory is None else limit_of(memory)
     policy = policy_of(reserve, priority, when_full, end_after)
+    must_change(memory, reserve, priority, when_full, end_after)
     with _daemon.connect(start=True) as daemon:
         daemon.ask(_daemon.SET, name, limit, _daemon.UNCHANGED, *policy)
 
@@ -224,7 +231,7 @@ def ps_command() -> None:
     """List the programs that run under gdev. Without a daemon, say that nothing runs.
 
     \b
-    GPU says where a program's memory is:
+    STATE says where a program's memory is; several may hold at once:
       on, off            on its GPU; swapped out
       moving out, in     between the two
       waits for memory   others have it: for an allocation, or to come back
@@ -250,7 +257,7 @@ def ps_command() -> None:
             )
             for one in daemon.clients()
         ]
-    print_table(("PROCESS", "VGPU", "USED", "REFUSED", "GPU", "SWAPPED"), rows)
+    print_table(("PROCESS", "VGPU", "USED", "REFUSED", "STATE", "SWAPPED"), rows)
 
 
 @app.command("pause")
@@ -298,6 +305,7 @@ def gpu_set_command(
         None if host_memory is None else parse_size(host_memory),
         None if swap_files is None else parse_size(swap_files),
     )
+    must_change(*chosen)
     with _daemon.connect(start=True) as daemon:
         daemon.settings(*chosen)
 
@@ -307,8 +315,9 @@ def gpu_list_command(as_json: AsJson = False) -> None:
     """List what programs may have, and the GPUs on which they take turns.
 
     With --json: an object with settings (memory, spare, host_memory, swap_files; null: no limit)
-    and gpus, an array of objects with gpu, memory, for_programs, given, overhead (what programs
-    have beside their allocations), unaccounted (in use, and no program's). Sizes are bytes.
+    and gpus, an array of objects with gpu, memory, for_programs, given (what programs may have on
+    it just now), overhead (what they have beside their allocations), unaccounted (in use, and no
+    program's). Sizes are bytes.
     """
     with _daemon.connect(start=True) as daemon:
         settings = daemon.settings()

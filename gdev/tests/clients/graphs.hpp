@@ -25,3 +25,15 @@ inline CUresult make_graph(bool is_captured, std::istream& sizes, CUgraphExec& m
   }
   return result == CUDA_SUCCESS ? cuGraphInstantiate(&made, graph, 0) : result;
 }
+
+/** Frees memory between the beginning and the end of a capture, which captures nothing. */
+inline CUresult free_in_capture(CUdeviceptr address) {
+  CUgraph graph = nullptr;
+  CUresult result = cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) {
+    const CUresult freed = cuMemFree(address);
+    result = cuStreamEndCapture(nullptr, &graph);
+    result = freed == CUDA_SUCCESS ? result : freed;
+  }
+  return result;
+}

@@ -29,7 +29,7 @@
  *   release               cuDevicePrimaryCtxRelease
  *   graph BYTES...        an executable graph with memory nodes of so many bytes; captured BYTES:
  *                         the same, of a captured cuMemAllocAsync; upload KEY, launch KEY, drop KEY
- *   trim                  cuDeviceGraphMemTrim
+ *   trim                  cuDeviceGraphMemTrim; free_in_capture KEY: cuMemFree in a capture
  *   module                loads the module of KERNELS; unload: unloads it
  *   end                   ends the process; what is allocated is freed when the driver has ended
  *   fork                  the child initializes CUDA anew, and answers from now on
@@ -375,6 +375,9 @@ CUresult obey(const std::string& line, std::string& said) {
   }
   if (kind == "drop") {
     return cuGraphExecDestroy(named().graph);
+  }
+  if (kind == "free_in_capture") {
+    return free_in_capture(named().address);
   }
   if (kind == "trim") {
     return cuDeviceGraphMemTrim(0);

@@ -30,15 +30,19 @@ def apply_command(
     memory = "70GiB"        # most of each GPU for all programs together
     spare = "2GiB"          # of that: for programs whose turn begins
     host_memory = "128GiB"  # most of the host's memory for what is swapped out
+    swap_files = "500GiB"   # most in files, beside that
     [vgpu.a]                # what is not named has its default
     memory = "60GiB"        # the limit; must be named; "none"
     reserve = "20GiB"
     priority = 10
     when_full = "swap"      # wait, fail
-    everybody = false
+    end_after = 60          # seconds, as of gdev vgpu set --end-after; 0: never
+    everybody = false       # all users may use it
 
-    Nothing is changed if anything in the file is wrong. With GDEV_CONFIG=FILE.toml in the
-    environment, the commands that start the daemon apply the file to it then.
+    Nothing is changed if the file is wrong by itself. The daemon may still refuse a change, as
+    reserves that are together above the GPU: the lines printed before it are done. With
+    GDEV_CONFIG=FILE.toml in the environment, the commands that start the daemon apply the file to
+    it then.
     """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
     config = _config.load(file)
     with _daemon.connect(start=not no_start, wait=no_start) as daemon:
