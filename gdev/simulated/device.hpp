@@ -145,4 +145,7 @@ class device {
 /** The device of this process; made by the first call. */
 device& the_device();
 
+/** Tells whether the calling thread has a context that has not ended. */
+[[nodiscard]] bool has_context() noexcept;
+
 }  // namespace gdev::simulated

@@ -37,7 +37,13 @@ thread_local std::vector<CUcontext> current;
 
 CUcontext handle_of(context& which) noexcept { return reinterpret_cast<CUcontext>(&which); }
 
+bool is_over(CUcontext which) noexcept {
+  return which == handle_of(primary()) && primary().users == 0;
+}
+
 }  // namespace
+
+bool has_context() noexcept { return !current.empty() && !is_over(current.back()); }
 
 }  // namespace gdev::simulated
 
@@ -45,6 +51,7 @@ using gdev::simulated::current;
 using gdev::simulated::handle_of;
 using gdev::simulated::has_ended;
 using gdev::simulated::is_initialized;
+using gdev::simulated::is_over;
 using gdev::simulated::primary;
 using gdev::simulated::the_device;
 
@@ -131,6 +138,7 @@ GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   if (--primary().users == 0) {
+    the_device().wait_for_all();
     the_device().free_all();
     primary().memory = {};
   }
@@ -186,6 +194,9 @@ GDEV_EXPORT(cuCtxGetCurrent, CUcontext* found) {
 }
 
 GDEV_EXPORT(cuCtxPushCurrent, CUcontext chosen) {
+  if (is_over(chosen)) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   current.push_back(chosen);
   return CUDA_SUCCESS;
 }

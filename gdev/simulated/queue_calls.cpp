@@ -22,14 +22,17 @@ Type* pointer(CUdeviceptr address) noexcept {
 }
 
 CUresult copy(void* to, const void* from, std::size_t bytes, CUstream where, bool is_per_thread) {
+  if (!has_context()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   the_device().submit(where, is_per_thread, [=] { std::memcpy(to, from, bytes); });
   return CUDA_SUCCESS;
 }
 
 CUresult copy_and_wait(void* to, const void* from, std::size_t bytes, bool is_per_thread) {
-  copy(to, from, bytes, nullptr, is_per_thread);
+  const CUresult result = copy(to, from, bytes, nullptr, is_per_thread);
   the_device().wait(nullptr, is_per_thread);
-  return CUDA_SUCCESS;
+  return result;
 }
 
 template <typename Value>

@@ -479,3 +479,25 @@ def test_every_function_that_takes_a_handle_has_a_wrapper() -> None:
     renamed = re.findall(r"define\s+(cu\w+)\s+__CUDA_API_PT[DS][SZ]\((\w+)\)", header)
     names |= {f"{to}_ptsz" for name, to in renamed if name in names}
     assert [name for name in sorted(names) if f"case id_{name}:" not in wrappers] == []
+
+
+def test_memory_outlives_its_context_when_a_turn_ends_meanwhile(shared: Daemon) -> None:
+    """The last release waits for the GPU, and the turn is to end as soon as it returns."""
+    with (
+        shared.program("a") as a,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        for line in (("init",), ("module",), ("create", 8 * MIB), ("map", 0)):
+            a.does(*line)
+        a.does("fill", 0, 7, 8 * MIB)
+        a.does("context")
+        a.does("spin", 1500)
+        released = threads.submit(a.does, "release")
+        time.sleep(0.1)
+        shared.must("pause", str(a.process.pid))
+        released.result(TIMEOUT_S)
+        end = time.monotonic() + TIMEOUT_S
+        while "off," not in shared.must("ps") and time.monotonic() < end:
+            pass
+        shared.must("resume", str(a.process.pid))
+        assert a.does("check", 0, 7, 8 * MIB) == [1]
