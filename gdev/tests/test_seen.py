@@ -338,7 +338,8 @@ def test_doctor_without_a_daemon(healthy: Daemon) -> None:
     healthy.must("stop")
     status, found = doctor(healthy)
     assert status == 1 and "no daemon runs" in found["daemon"]["text"]
-    assert "gdev run" in found["daemon"]["advice"]
+    assert "gdev run" in found["daemon"]["text"]
+    assert "gdev service" in found["daemon"]["advice"]
 
 
 def test_doctor_names_unknown_functions_of_programs(healthy: Daemon) -> None:

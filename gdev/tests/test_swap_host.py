@@ -63,7 +63,8 @@ def test_a_host_that_gives_less_than_it_promised_keeps_the_program_on_the_gpu(
     """Here by the limit of the process."""
     with (
         started(shared, "a", 40, 1) as a,
-        shared.program("b") as b,
+        # Else each thread that allocates maps an arena of its own, whenever it begins.
+        shared.program("b", env={"MALLOC_ARENA_MAX": "1"}) as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
