@@ -18,6 +18,7 @@
 #include "interposer/overhead.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
+#include "interposer/wrappers.hpp"
 
 namespace gdev {
 
@@ -176,11 +177,6 @@ CUresult primary_release(CUdevice device) noexcept {
 template <function_id Id>
 CUresult primary_reset(CUdevice device) noexcept {
   return end_context(primary_of(device), [&] { return call_driver<CUresult>(Id, device); });
-}
-
-template <typename Function>
-void* address_of(Function* function) noexcept {
-  return reinterpret_cast<void*>(function);
 }
 
 template <function_id Id, typename Function>

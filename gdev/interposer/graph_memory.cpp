@@ -18,6 +18,7 @@
 #include "interposer/driver.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/swappable_memory.hpp"
+#include "interposer/wrappers.hpp"
 
 namespace gdev {
 
@@ -254,11 +255,6 @@ CUresult graph_mem_trim(CUdevice device) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuDeviceGraphMemTrim, device);
   only.get().settle_less();
   return result;
-}
-
-template <typename Function>
-void* address_of(Function* function) noexcept {
-  return reinterpret_cast<void*>(function);
 }
 
 }  // namespace

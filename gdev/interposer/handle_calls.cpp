@@ -11,6 +11,7 @@
 #include "interposer/ledger.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/with_account.hpp"
+#include "interposer/wrappers.hpp"
 
 namespace gdev {
 
@@ -188,11 +189,6 @@ CUresult unbind(handle_type object, CUdevice device, std::size_t offset,
   return is_virtual(object)
              ? CUDA_ERROR_INVALID_VALUE
              : call_driver<CUresult>(id_cuMulticastUnbind, object, device, offset, bytes);
-}
-
-template <typename Function>
-void* address_of(Function* function) noexcept {
-  return reinterpret_cast<void*>(function);
 }
 
 }  // namespace

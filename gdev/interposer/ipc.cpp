@@ -19,6 +19,7 @@
 #include "interposer/ipc_exporter.hpp"
 #include "interposer/ipc_fetch.hpp"
 #include "interposer/swappable_memory.hpp"
+#include "interposer/wrappers.hpp"
 
 namespace gdev {
 
@@ -336,11 +337,6 @@ CUresult get_range_handle(void* handle, CUdeviceptr address, std::size_t bytes,
   wire_memory(address, bytes);
   return call_driver<CUresult>(id_cuMemGetHandleForAddressRange, handle, address, bytes, type,
                                flags);
-}
-
-template <typename Function>
-void* address_of(Function* function) noexcept {
-  return reinterpret_cast<void*>(function);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -22,6 +20,7 @@
 #include "base/crash_point.hpp"
 #include "base/endless.hpp"
 #include "base/file_descriptor.hpp"
+#include "base/own_thread.hpp"
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/driver.hpp"
@@ -282,21 +281,12 @@ bool start() noexcept {
       !fill_randomly(own.token.data(), sizeof own.token) || listen_as(own.socket) != 0) {
     return false;
   }
-  // The program's signals are not for this thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread{};
-  if (pthread_create(&thread, nullptr, serve, nullptr) == 0) {
-    pthread_setname_np(thread, "gdev-ipc");
-    pthread_detach(thread);
+  if (start_own_thread("gdev-ipc", serve)) {
     own.is_started = true;
     crash_point("exporter_started");
   } else {
     listener.close();
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return own.is_started;
 }
 

@@ -16,6 +16,7 @@
 #include "interposer/ledger.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/with_account.hpp"
+#include "interposer/wrappers.hpp"
 
 namespace gdev {
 
@@ -264,11 +265,6 @@ CUresult init(unsigned flags) noexcept {
     return CUDA_ERROR_SYSTEM_NOT_READY;  // it has said why
   }
   return call_driver<CUresult>(id_cuInit, flags);
-}
-
-template <typename Function>
-void* address_of(Function* function) noexcept {
-  return reinterpret_cast<void*>(function);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "interposer/overhead.hpp"
 
-#include <pthread.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -8,12 +7,12 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "base/endless.hpp"
+#include "base/own_thread.hpp"
 #include "base/saturating.hpp"
 #include "base/uncancelled.hpp"
 #include "interposer/driver.hpp"
@@ -166,22 +165,11 @@ class overhead_watch {
 
  private:
   bool start() {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are not for this thread
-    pthread_t thread{};
     const auto run = [](void* self) -> void* {
       static_cast<overhead_watch*>(self)->run();
       return nullptr;
     };
-    const bool is_made = pthread_create(&thread, nullptr, run, this) == 0;
-    if (is_made) {
-      pthread_setname_np(thread, "gdev-overhead");
-      pthread_detach(thread);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return is_made;
+    return start_own_thread("gdev-overhead", run, this);
   }
 
   void run() {

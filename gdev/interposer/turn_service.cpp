@@ -1,7 +1,6 @@
 #include "interposer/turn_service.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <random>
@@ -18,6 +16,7 @@
 #include <utility>
 
 #include "base/crash_point.hpp"
+#include "base/own_thread.hpp"
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
@@ -386,19 +385,9 @@ void start_turn_service() noexcept {
   if (made >= 0) {
     wake_file.take(made);
   }
-  // The program's signals are not for this thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread{};
-  if (pthread_create(&thread, nullptr, run_service, nullptr) == 0) {
-    pthread_setname_np(thread, "gdev");
-    pthread_detach(thread);
-  } else {
+  if (!start_own_thread("gdev", run_service)) {
     is_started.store(false);
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void wake_turn_service() noexcept {

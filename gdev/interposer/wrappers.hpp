@@ -8,6 +8,12 @@ namespace gdev {
 /** Returns the function that stands in for a driver's, or null if there is none. */
 [[nodiscard]] void* wrapper_of(function_id id) noexcept;
 
+/** Returns a wrapper as tables of functions have it. */
+template <typename Function>
+[[nodiscard]] void* address_of(Function* function) noexcept {
+  return reinterpret_cast<void*>(function);
+}
+
 /** Returns a function that the driver lacks: it returns an error, whatever the arguments are. */
 [[nodiscard]] void* missing_function() noexcept;
 
