@@ -31,6 +31,14 @@ def daemon(gpu: Gpu, tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.fixture
+def two_vgpus(daemon: Daemon) -> Daemon:
+    """A daemon with the virtual GPUs ``a`` and ``b``, each with a limit of all the 64 MiB."""
+    for name in ("a", "b"):
+        daemon.must("vgpu", "add", name, "--memory", "64MiB")
+    return daemon
+
+
+@pytest.fixture
 def shared(daemon: Daemon) -> Daemon:
     """A daemon with the virtual GPU ``a`` of 16 MiB."""
     daemon.must("vgpu", "add", "a", "--memory", "16MiB")

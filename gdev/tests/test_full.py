@@ -16,14 +16,6 @@ from .test_protocol import HELLO, HOST, LIST, MEMORY, MIB, OBSERVE, ask, connect
 from .test_swap import started
 
 
-@pytest.fixture
-def shared(daemon: Daemon) -> Daemon:
-    """A daemon with two virtual GPUs, each with a limit of all the GPU's 64 MiB."""
-    for name in ("a", "b"):
-        daemon.must("vgpu", "add", name, "--memory", "64MiB")
-    return daemon
-
-
 @pytest.mark.parametrize("limit", [0, 20])
 def test_a_full_disk_keeps_the_old_state_file(daemon: Daemon, tmp_path: Path, limit: int) -> None:
     """The command fails, and says why; the daemon goes on, and a new one reads the old file."""
@@ -52,9 +44,9 @@ def test_a_file_that_a_killed_daemon_began_does_not_stay(daemon: Daemon, tmp_pat
     assert "a" in daemon.must("vgpu", "list").split()
 
 
-def test_a_client_that_never_reads_is_cut_off(shared: Daemon) -> None:
+def test_a_client_that_never_reads_is_cut_off(two_vgpus: Daemon) -> None:
     """Its answers fill its socket; the daemon does not wait for it, and counts nothing of it."""
-    with connect(shared) as one:
+    with connect(two_vgpus) as one:
         assert ask(one, HELLO, b"a")[0] == 0
         one.setblocking(False)
         end = time.monotonic() + TIMEOUT_S
@@ -63,22 +55,26 @@ def test_a_client_that_never_reads_is_cut_off(shared: Daemon) -> None:
                 with contextlib.suppress(BlockingIOError):
                     one.sendall(packed(MEMORY))
         assert time.monotonic() < end, "it is not cut off"
-        works(shared)
-        with connect(shared) as other:
+        works(two_vgpus)
+        with connect(two_vgpus) as other:
             _, numbers = ask(other, LIST, b"", 0)
             assert numbers[1:4] == [0, 0, 0]
 
 
-def test_signals_that_nobody_reads_hold_up_nobody(shared: Daemon) -> None:
+def test_signals_that_nobody_reads_hold_up_nobody(two_vgpus: Daemon) -> None:
     """A client's socket of signals is full after some hundred questions."""
-    with connect(shared) as silent, connect(shared) as other, shared.program("a") as program:
+    with (
+        connect(two_vgpus) as silent,
+        connect(two_vgpus) as other,
+        two_vgpus.program("a") as program,
+    ):
         program.does("init")
         assert ask(silent, HELLO, b"a")[0] == 0  # the descriptors are on their way for ever
         for _ in range(400):
             assert ask(other, OBSERVE, b"", 1)[0] == 0
             time.sleep(0.01)
         program.does("alloc", 2 * MIB)
-        works(shared)
+        works(two_vgpus)
 
 
 def wait_until_it_stays(daemon: Daemon) -> None:
@@ -88,19 +84,19 @@ def wait_until_it_stays(daemon: Daemon) -> None:
 
 
 def test_a_full_disk_takes_nothing_of_what_files_may_have(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_vgpus: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "64MiB")
+    two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "64MiB")
     with (
-        started(shared, "a", 40, 1) as a,
-        started(shared, "b", 40, 2) as b,
-        connect(shared) as other,
+        started(two_vgpus, "a", 40, 1) as a,
+        started(two_vgpus, "b", 40, 2) as b,
+        connect(two_vgpus) as other,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, -1))
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        wait_until_it_stays(shared)
+        wait_until_it_stays(two_vgpus)
         assert ask(other, HELLO, b"a")[0] == 0
         end = time.monotonic() + TIMEOUT_S
         while ask(other, HOST, b"", 0, 64 * MIB)[0] != 0:  # between two tries of b
@@ -111,16 +107,16 @@ def test_a_full_disk_takes_nothing_of_what_files_may_have(
 
 
 def test_less_for_files_keeps_nobody_from_the_memory_of_the_host(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_vgpus: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is in files stays there; the others go on with what they may have."""
     monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "64MiB")
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+    two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "64MiB")
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         assert a.does("check", 0, 1, 40 * MIB) == [1]  # b is in a file
-        shared.must("gpu", "set", "--host-memory", "128MiB", "--swap-files", "0")
+        two_vgpus.must("gpu", "set", "--host-memory", "128MiB", "--swap-files", "0")
         a.does("free", 0)
-        with started(shared, "a", 40, 3) as c:
+        with started(two_vgpus, "a", 40, 3) as c:
             for _ in range(2):
                 assert b.does("check", 0, 2, 40 * MIB) == [1]
                 assert c.does("check", 0, 3, 40 * MIB) == [1]

@@ -24,14 +24,6 @@ GPU, PEER = 0, 1
 BY_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 
-@pytest.fixture
-def shared(daemon: Daemon) -> Iterator[Daemon]:
-    """A daemon with two virtual GPUs, each with a limit of all the GPU's 64 MiB."""
-    for name in ("a", "b"):
-        daemon.must("vgpu", "add", name, "--memory", "64MiB")
-    yield daemon
-
-
 @contextlib.contextmanager
 def started(daemon: Daemon, vgpu: str = "a") -> Iterator[Program]:
     with daemon.program(vgpu, "handles") as program:
@@ -80,11 +72,11 @@ def swap(daemon: Daemon, program: Program) -> None:
         pass
 
 
-def test_two_programs_that_do_not_fit_together_take_turns(shared: Daemon) -> None:
-    with started(shared, "a") as a, started(shared, "b") as b:
+def test_two_programs_that_do_not_fit_together_take_turns(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a") as a, started(two_vgpus, "b") as b:
         _, at_a = mapped(a, 40 * MIB, 1)
         _, at_b = mapped(b, 40 * MIB, 2)
-        assert facts(shared, a) == (40, 0, 40)
+        assert facts(two_vgpus, a) == (40, 0, 40)
         for _ in range(3):
             assert a.does("check", at_a, 40 * MIB, 1) == [1]
             assert b.does("check", at_b, 40 * MIB, 2) == [1]
@@ -107,13 +99,13 @@ def test_memory_larger_than_a_place_of_the_host(daemon: Daemon) -> None:
             assert a.does("check", at + 128 * MIB, 2 * MIB, 3) == [1]
 
 
-def test_the_drivers_rules_hold(shared: Daemon, tmp_path: Path) -> None:
+def test_the_drivers_rules_hold(two_vgpus: Daemon, tmp_path: Path) -> None:
     """With and without gdev: as a driver of version 580 answers on an H100."""
     size = 8 * MIB
-    unaided = shared.gpu.environment(under_gdev=False)
+    unaided = two_vgpus.gpu.environment(under_gdev=False)
     with (
         Program([str(BUILD / "tests" / "handles")], unaided) as alone,
-        started(shared) as under,
+        started(two_vgpus) as under,
     ):
         for program in (alone, under):
             program.does("init")
@@ -152,29 +144,29 @@ def test_the_drivers_rules_hold(shared: Daemon, tmp_path: Path) -> None:
             assert program.says("release", other) == INVALID
 
 
-def test_a_handle_that_is_mapped_twice_comes_back_at_both_addresses(shared: Daemon) -> None:
-    with started(shared) as a:
+def test_a_handle_that_is_mapped_twice_comes_back_at_both_addresses(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as a:
         handle, first = mapped(a, 8 * MIB, 1)
         second = a.does("reserve", 8 * MIB)[0]
         a.does("map", second, 8 * MIB, 0, handle)
         a.does("access", second, 8 * MIB, GPU, WRITE)
-        swap(shared, a)
+        swap(two_vgpus, a)
         a.does("fill", second, 4 * MIB, 2)
         assert a.does("check", first, 4 * MIB, 2) == [1]
         assert a.does("check", first + 4 * MIB, 4 * MIB, 1) == [1]
-        swap(shared, a)
+        swap(two_vgpus, a)
         assert a.does("check", second, 4 * MIB, 2) == [1]
-        assert facts(shared, a) == (8, 0, 0)
+        assert facts(two_vgpus, a) == (8, 0, 0)
 
 
-def test_access_comes_back_as_it_was(shared: Daemon) -> None:
-    with started(shared) as a:
+def test_access_comes_back_as_it_was(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as a:
         _, at = mapped(a, 4 * MIB, 1)
         _, other = mapped(a, 4 * MIB, 2)
         a.does("access", at, 4 * MIB, GPU, READ)
         a.does("access", at, 4 * MIB, PEER, WRITE)
         a.does("access", other, 4 * MIB, GPU, NO_ACCESS)
-        with swapped_out(shared, a):
+        with swapped_out(two_vgpus, a):
             assert a.does("get", at, GPU) == [READ]
         assert a.does("check", at, 4 * MIB, 1) == [1]
         for where, device, flags in ((at, GPU, READ), (at, PEER, WRITE), (other, GPU, NO_ACCESS)):
@@ -182,28 +174,28 @@ def test_access_comes_back_as_it_was(shared: Daemon) -> None:
         # Also the driver says so: what it has is what the new mapping got.
         a.does("access", other, 4 * MIB, GPU, WRITE)
         assert a.does("check", other, 4 * MIB, 2) == [1]
-        swap(shared, a)
+        swap(two_vgpus, a)
         a.does("fill", other, 4 * MIB, 3)
         assert a.does("check", other, 4 * MIB, 3) == [1]
 
 
-def test_memory_that_is_mapped_nowhere_keeps_its_bytes(shared: Daemon) -> None:
-    with started(shared) as a:
+def test_memory_that_is_mapped_nowhere_keeps_its_bytes(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as a:
         handle, at = mapped(a, 8 * MIB, 1)
         a.does("unmap", at, 8 * MIB)
-        swap(shared, a)
+        swap(two_vgpus, a)
         a.does("map", at, 8 * MIB, 0, handle)
         a.does("access", at, 8 * MIB, GPU, WRITE)
         assert a.does("check", at, 8 * MIB, 1) == [1]
 
 
-def test_memory_is_unmapped_while_it_is_off_and_mapped_elsewhere_later(shared: Daemon) -> None:
-    with started(shared) as a:
+def test_memory_is_unmapped_while_it_is_off_and_mapped_elsewhere_later(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as a:
         handle, at = mapped(a, 8 * MIB, 1)
         other = a.does("reserve", 8 * MIB)[0]
         with (
             concurrent.futures.ThreadPoolExecutor() as threads,
-            swapped_out(shared, a),
+            swapped_out(two_vgpus, a),
         ):
             assert a.says("unreserve", at, 8 * MIB) == INVALID
             assert a.says("unmap", at, 4 * MIB) == INVALID
@@ -212,79 +204,79 @@ def test_memory_is_unmapped_while_it_is_off_and_mapped_elsewhere_later(shared: D
             waiting = threads.submit(a.does, "map", other, 8 * MIB, 0, handle)
             time.sleep(0.3)
             assert not waiting.done()
-            swap_in(shared, a)
+            swap_in(two_vgpus, a)
             waiting.result(TIMEOUT_S)
         a.does("access", other, 8 * MIB, GPU, WRITE)
         assert a.does("check", other, 8 * MIB, 1) == [1]
-        assert facts(shared, a) == (8, 0, 0)
+        assert facts(two_vgpus, a) == (8, 0, 0)
 
 
-def test_memory_is_released_while_it_is_off(shared: Daemon) -> None:
+def test_memory_is_released_while_it_is_off(two_vgpus: Daemon) -> None:
     """No turn is needed for that: the program stays paused."""
-    with started(shared) as a:
+    with started(two_vgpus) as a:
         handle, at = mapped(a, 8 * MIB, 1)
         rest = mapped(a, 4 * MIB, 2)[1]
-        with swapped_out(shared, a):
+        with swapped_out(two_vgpus, a):
             a.does("release", handle)
-            assert facts(shared, a) == (12, 0, 12)
+            assert facts(two_vgpus, a) == (12, 0, 12)
             a.does("unmap", at, 8 * MIB)
-            assert facts(shared, a) == (4, 0, 4)
+            assert facts(two_vgpus, a) == (4, 0, 4)
         assert a.does("check", rest, 4 * MIB, 2) == [1]
 
 
-def test_memory_lives_while_it_is_mapped_or_retained(shared: Daemon) -> None:
-    with started(shared) as a:
+def test_memory_lives_while_it_is_mapped_or_retained(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as a:
         handle, at = mapped(a, 8 * MIB, 1)
         a.does("release", handle)
         assert a.says("map", at, 8 * MIB, 0, handle) == INVALID
-        swap(shared, a)
+        swap(two_vgpus, a)
         assert a.does("check", at, 8 * MIB, 1) == [1]
         assert a.does("retain", at + 5 * MIB) == [handle]
         a.does("unmap", at, 8 * MIB)
-        assert facts(shared, a) == (8, 0, 0)
+        assert facts(two_vgpus, a) == (8, 0, 0)
         a.does("map", at, 8 * MIB, 0, handle)
         a.does("access", at, 8 * MIB, GPU, WRITE)
         assert a.does("check", at, 8 * MIB, 1) == [1]
         a.does("unmap", at, 8 * MIB)
         a.does("release", handle)
-        assert facts(shared, a) == (0, 0, 0)
+        assert facts(two_vgpus, a) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["export", "dmabuf", "sync", "bind", "array"])
-def test_what_others_use_stays_on_the_gpu(shared: Daemon, how: str) -> None:
-    with started(shared) as a:
+def test_what_others_use_stays_on_the_gpu(two_vgpus: Daemon, how: str) -> None:
+    with started(two_vgpus) as a:
         handle, at = mapped(a, 8 * MIB, 1, BY_DESCRIPTOR)
         rest = mapped(a, 4 * MIB, 2, BY_DESCRIPTOR)[1]
-        assert facts(shared, a) == (12, 0, 0)
+        assert facts(two_vgpus, a) == (12, 0, 0)
         own = {"export": (handle, BY_DESCRIPTOR), "dmabuf": (at, 8 * MIB), "sync": (at,)}
         a.does(how, *own.get(how, (handle,)))
-        with swapped_out(shared, a):
-            assert facts(shared, a) == (12, 8, 4)
+        with swapped_out(two_vgpus, a):
+            assert facts(two_vgpus, a) == (12, 8, 4)
         assert a.does("check", at, 8 * MIB, 1) == [1]
         assert a.does("check", rest, 4 * MIB, 2) == [1]
         a.does("unmap", at, 8 * MIB)
         a.does("release", handle)
-        assert facts(shared, a) == (4, 0, 0)
+        assert facts(two_vgpus, a) == (4, 0, 0)
 
 
-def test_wired_memory_is_unmapped_while_the_rest_is_off(shared: Daemon) -> None:
-    with started(shared) as a:
+def test_wired_memory_is_unmapped_while_the_rest_is_off(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as a:
         handle, at = mapped(a, 8 * MIB, 1, BY_DESCRIPTOR)
         mapped(a, 4 * MIB, 2)
         a.does("sync", at)
-        with swapped_out(shared, a):
+        with swapped_out(two_vgpus, a):
             a.does("unmap", at, 8 * MIB)
             a.does("release", handle)
-            assert facts(shared, a) == (4, 0, 4)
+            assert facts(two_vgpus, a) == (4, 0, 4)
 
 
-def test_an_address_is_known_to_the_driver_when_it_is_asked(shared: Daemon) -> None:
+def test_an_address_is_known_to_the_driver_when_it_is_asked(two_vgpus: Daemon) -> None:
     """While the memory is off, nothing is mapped there: the question waits for the turn."""
-    with started(shared, "a") as a, started(shared, "b") as b:
+    with started(two_vgpus, "a") as a, started(two_vgpus, "b") as b:
         at = mapped(a, 40 * MIB, 1)[1]
         mapped(b, 40 * MIB, 2)
         assert a.does("range", at) == [40 * MIB]
-        assert facts(shared, a) == (40, 0, 0)
+        assert facts(two_vgpus, a) == (40, 0, 0)
 
 
 def test_the_limit_is_exact(daemon: Daemon) -> None:
@@ -303,35 +295,35 @@ def test_the_limit_is_exact(daemon: Daemon) -> None:
         assert a.says("create", 2 * MIB, 0) == OUT_OF_MEMORY
 
 
-def test_memory_outlives_its_context(shared: Daemon) -> None:
+def test_memory_outlives_its_context(two_vgpus: Daemon) -> None:
     """It is copied in another one; without one it stays on the GPU."""
-    with started(shared) as a:
+    with started(two_vgpus) as a:
         at = mapped(a, 4 * MIB, 1)[1]
         a.does("reset")
         assert a.does("check", at, 4 * MIB, 1) == [1]
-        assert facts(shared, a) == (4, 4, 0)
+        assert facts(two_vgpus, a) == (4, 4, 0)
         other = mapped(a, 4 * MIB, 2)[1]
-        swap(shared, a)
+        swap(two_vgpus, a)
         assert a.does("check", at, 4 * MIB, 1) == [1]
         assert a.does("check", other, 4 * MIB, 2) == [1]
 
 
-def test_swapping_that_is_switched_off(shared: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swapping_that_is_switched_off(two_vgpus: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDEV_SWAP", "0")
-    with started(shared) as a:
+    with started(two_vgpus) as a:
         mapped(a, 4 * MIB, 1)
-        assert facts(shared, a) == (4, 4, 0)
+        assert facts(two_vgpus, a) == (4, 4, 0)
 
 
-def test_a_program_that_is_killed_leaves_nothing(shared: Daemon) -> None:
+def test_a_program_that_is_killed_leaves_nothing(two_vgpus: Daemon) -> None:
     for is_off in (False, True):
-        with started(shared) as a:
+        with started(two_vgpus) as a:
             mapped(a, 40 * MIB, 1)
             if is_off:
-                swap_out(shared, a)
+                swap_out(two_vgpus, a)
             a.process.kill()
             a.process.wait(TIMEOUT_S)
-        with started(shared) as b:
+        with started(two_vgpus) as b:
             mapped(b, 64 * MIB, 2)
 
 
@@ -440,19 +432,19 @@ class Model:
                 assert self.program.does("check", self.address(slot), size, value) == [1]
 
 
-def test_random_operations_match_a_model(shared: Daemon) -> None:
+def test_random_operations_match_a_model(two_vgpus: Daemon) -> None:
     """Two programs that do not fit together; each is moved out at random moments."""
     chance = random.Random(seed_of_test())
-    shared.must("gpu", "set", "--memory", "40MiB")
+    two_vgpus.must("gpu", "set", "--memory", "40MiB")
     for name in ("a", "b"):
-        shared.must("vgpu", "set", name, "--memory", "32MiB")
-    with started(shared, "a") as a, started(shared, "b") as b:
+        two_vgpus.must("vgpu", "set", name, "--memory", "32MiB")
+    with started(two_vgpus, "a") as a, started(two_vgpus, "b") as b:
         models = [Model(one, chance) for one in (a, b)]
         for _ in range(80):
             one = chance.choice(models)
             what = chance.random()
             if what < 0.1:
-                with swapped_out(shared, one.program):
+                with swapped_out(two_vgpus, one.program):
                     for _ in range(chance.randrange(4)):
                         one.give_back()
                 one.check()
@@ -462,7 +454,7 @@ def test_random_operations_match_a_model(shared: Daemon) -> None:
                 one.step()
         for one in models:
             one.check()
-            assert facts(shared, one.program)[:2] == (one.used(), 0)
+            assert facts(two_vgpus, one.program)[:2] == (one.used(), 0)
 
 
 def test_every_function_that_takes_a_handle_has_a_wrapper() -> None:
@@ -481,10 +473,10 @@ def test_every_function_that_takes_a_handle_has_a_wrapper() -> None:
     assert [name for name in sorted(names) if f"case id_{name}:" not in wrappers] == []
 
 
-def test_memory_outlives_its_context_when_a_turn_ends_meanwhile(shared: Daemon) -> None:
+def test_memory_outlives_its_context_when_a_turn_ends_meanwhile(two_vgpus: Daemon) -> None:
     """The last release waits for the GPU, and the turn is to end as soon as it returns."""
     with (
-        shared.program("a") as a,
+        two_vgpus.program("a") as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         for line in (("init",), ("module",), ("create", 8 * MIB), ("map", 0)):
@@ -494,10 +486,10 @@ def test_memory_outlives_its_context_when_a_turn_ends_meanwhile(shared: Daemon) 
         a.does("spin", 1500)
         released = threads.submit(a.does, "release")
         time.sleep(0.1)
-        shared.must("pause", str(a.process.pid))
+        two_vgpus.must("pause", str(a.process.pid))
         released.result(TIMEOUT_S)
         end = time.monotonic() + TIMEOUT_S
-        while "off," not in shared.must("ps") and time.monotonic() < end:
+        while "off," not in two_vgpus.must("ps") and time.monotonic() < end:
             pass
-        shared.must("resume", str(a.process.pid))
+        two_vgpus.must("resume", str(a.process.pid))
         assert a.does("check", 0, 7, 8 * MIB) == [1]

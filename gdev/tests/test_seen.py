@@ -30,14 +30,6 @@ COUNTS = [
 INTERVAL = ("--interval", "0.1")
 
 
-@pytest.fixture
-def shared(daemon: Daemon) -> Daemon:
-    """A daemon with two virtual GPUs, each with a limit of all the GPU's 64 MiB."""
-    for name in ("a", "b"):
-        daemon.must("vgpu", "add", name, "--memory", "64MiB")
-    return daemon
-
-
 def top(daemon: Daemon) -> dict[str, Any]:
     found = json.loads(daemon.must("top", "--json", *INTERVAL))
     assert isinstance(found, dict)
@@ -101,9 +93,9 @@ def scrape(url: str) -> dict[tuple[str, ...], float]:
 # --- gdev top ---
 
 
-def test_top_shows_programs_that_take_turns(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
-        first = top(shared)
+def test_top_shows_programs_that_take_turns(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
+        first = top(two_vgpus)
         assert program_of(first, a)["state"] == "off" and program_of(first, b)["state"] == "on"
         assert program_of(first, a)["swapped"] == 40 * MIB
         assert program_of(first, a)["bytes_out"] == 40 * MIB
@@ -112,19 +104,19 @@ def test_top_shows_programs_that_take_turns(shared: Daemon) -> None:
         for _ in range(3):
             assert a.does("check", 0, 1, 40 * MIB) == [1]
             assert b.does("check", 0, 2, 40 * MIB) == [1]
-        then = program_of(top(shared), a)
+        then = program_of(top(two_vgpus), a)
         assert then["turns"] == 3 and then["bytes_in"] == 120 * MIB
         assert then["waiting_ns"] > 0 and then["moving_ns"] > 0
         assert then["used"] == 40 * MIB and then["wired"] == 0
         (gpu,) = first["gpus"]
         assert gpu["memory"] == gpu["for_programs"] == 64 * MIB and gpu["given"] <= 64 * MIB
         assert then["gpu"] == gpu["gpu"]
-        check_sums(top(shared))
+        check_sums(top(two_vgpus))
 
 
-def test_top_as_text(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a:
-        text = shared.must("top", "--once", *INTERVAL)
+def test_top_as_text(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a:
+        text = two_vgpus.must("top", "--once", *INTERVAL)
         blocks = [block.splitlines() for block in text.split("\n\n")[1:]]
         assert [block[0].split()[0] for block in blocks] == ["GPU", "VGPU", "PROCESS"]
         assert [line.split()[0] for line in blocks[1][1:]] == ["a", "b"]
@@ -132,17 +124,17 @@ def test_top_as_text(shared: Daemon) -> None:
         assert row[:2] == [str(a.process.pid), "a"] and row[3:6] == ["on", "40", "MiB"]
 
 
-def test_rates_are_those_of_the_interval(shared: Daemon) -> None:
+def test_rates_are_those_of_the_interval(two_vgpus: Daemon) -> None:
     """Counts are true at the moment of the look, not at that of an earlier one."""
-    with started(shared, "a", 8, 1) as a:
+    with started(two_vgpus, "a", 8, 1) as a:
         for expected in (2, 4, 6):  # a sum launches two kernels
             a.does("sum", 0, 1, 8 * MIB)
-            shown = program_of(top(shared), a)
+            shown = program_of(top(two_vgpus), a)
             assert shown["launches"] == expected and shown["launches_per_s"] == 0
             assert shown["to_host"] == expected // 2
         with subprocess.Popen(
             [sys.executable, "-m", "gdev", "top", "--json", "--interval", "0.5"],
-            env=shared.environment(),
+            env=two_vgpus.environment(),
             stdout=subprocess.PIPE,
             text=True,
         ) as process:
@@ -160,76 +152,80 @@ def test_rates_are_those_of_the_interval(shared: Daemon) -> None:
         assert vgpu["launches_per_s"] == shown["launches_per_s"]
 
 
-def test_wired_memory_is_what_no_turn_moves(shared: Daemon) -> None:
-    with started(shared, "a", 20, 1) as a:
+def test_wired_memory_is_what_no_turn_moves(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 20, 1) as a:
         a.does("alloc", MIB // 2)
-        shown = top(shared)
+        shown = top(two_vgpus)
         program = program_of(shown, a)
         assert program["used"] == program["wired"] + 20 * MIB and program["wired"] >= MIB // 2
         check_sums(shown)
 
 
-def test_memory_shared_by_keys_is_the_virtual_gpus(shared: Daemon) -> None:
-    with shared.program("a", "shared_memory") as a:
+def test_memory_shared_by_keys_is_the_virtual_gpus(two_vgpus: Daemon) -> None:
+    with two_vgpus.program("a", "shared_memory") as a:
         a.does("init")
         a.does("get", 255, 4 * MIB, 0o1640)  # IPC_CREAT
-        vgpu = vgpu_of(top(shared), "a")
+        vgpu = vgpu_of(top(two_vgpus), "a")
         assert vgpu["shared"] == vgpu["used"] == vgpu["wired"] == 4 * MIB
 
 
-def test_a_program_that_is_stopped_delays_nobody(shared: Daemon) -> None:
-    with started(shared, "a", 8, 1) as a, started(shared, "b", 8, 2) as b:
-        before = program_of(top(shared), a)["fills"]
+def test_a_program_that_is_stopped_delays_nobody(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 8, 1) as a, started(two_vgpus, "b", 8, 2) as b:
+        before = program_of(top(two_vgpus), a)["fills"]
         a.stop()
         b.does("fill", 0, 3, 8 * MIB)
         begin = time.monotonic()
-        shown = top(shared)
+        shown = top(two_vgpus)
         assert time.monotonic() - begin < 5
         assert program_of(shown, a)["fills"] == before and program_of(shown, b)["fills"] == 2
         a.process.send_signal(signal.SIGCONT)
 
 
-def test_a_virtual_gpu_keeps_the_counts_of_programs_that_ended(shared: Daemon) -> None:
-    with started(shared, "a", 8, 1) as a:
+def test_a_virtual_gpu_keeps_the_counts_of_programs_that_ended(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 8, 1) as a:
         a.does("sum", 0, 1, 8 * MIB)
         assert a.says("alloc", 65 * MIB) == OUT_OF_MEMORY
         a.end()
     end = time.monotonic() + TIMEOUT_S
-    while top(shared)["programs"]:
+    while top(two_vgpus)["programs"]:
         assert time.monotonic() < end
-    vgpu = vgpu_of(top(shared), "a")
+    vgpu = vgpu_of(top(two_vgpus), "a")
     assert (vgpu["launches"], vgpu["refusals"], vgpu["programs"]) == (2, 1, 0)
-    assert vgpu_of(top(shared), "b")["launches"] == 0
+    assert vgpu_of(top(two_vgpus), "b")["launches"] == 0
 
 
-def test_a_forked_child_counts_anew(shared: Daemon) -> None:
-    with started(shared, "a", 8, 1) as a:
+def test_a_forked_child_counts_anew(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 8, 1) as a:
         a.does("sum", 0, 1, 8 * MIB)
         (child,) = a.does("fork")
         a.does("init")
-        rows = {one["process"]: one["launches"] for one in top(shared)["programs"]}
+        rows = {one["process"]: one["launches"] for one in top(two_vgpus)["programs"]}
         assert rows == {a.process.pid: 2, child: 0}
         os.kill(child, signal.SIGKILL)
 
 
-def test_top_without_a_daemon(shared: Daemon) -> None:
-    shared.must("stop")
-    process = shared.gdev("top", "--once")
+def test_top_without_a_daemon(two_vgpus: Daemon) -> None:
+    two_vgpus.must("stop")
+    process = two_vgpus.gdev("top", "--once")
     assert (process.returncode, process.stderr) == (0, "") and "nothing runs" in process.stdout
 
 
 # --- gdev metrics ---
 
 
-def test_counters_never_fall(shared: Daemon) -> None:
+def test_counters_never_fall(two_vgpus: Daemon) -> None:
     """While programs take turns and end, and from one daemon to the next."""
-    with served(shared) as url, started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+    with (
+        served(two_vgpus) as url,
+        started(two_vgpus, "a", 40, 1) as a,
+        started(two_vgpus, "b", 40, 2) as b,
+    ):
         before = scrape(url)
         assert a.says("alloc", 65 * MIB) == OUT_OF_MEMORY
         for step in range(4):
             if step == 2:
-                shared.kill()
-                shared.start()
+                two_vgpus.kill()
+                two_vgpus.start()
             assert a.does("sum", 0, 1, 40 * MIB) == [1]
             assert b.does("check", 0, 2, 40 * MIB) == [1]
             now = scrape(url)
@@ -245,12 +241,12 @@ def test_counters_never_fall(shared: Daemon) -> None:
         assert before[("gdev_process_turns_total", *labels)] >= 4
 
 
-def test_metrics_are_what_ps_shows(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+def test_metrics_are_what_ps_shows(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         assert a.says("alloc", 65 * MIB) == OUT_OF_MEMORY
-        text = shared.must("metrics", "--once")
+        text = two_vgpus.must("metrics", "--once")
         found = metrics_of(text)
-        rows = {int(row.split()[0]): row.split() for row in shared.must("ps").splitlines()[1:]}
+        rows = {int(row.split()[0]): row.split() for row in two_vgpus.must("ps").splitlines()[1:]}
         for program, vgpu in ((a, "a"), (b, "b")):
             labels = (("process", str(program.process.pid)), ("vgpu", vgpu))
             row = rows[program.process.pid]
@@ -273,17 +269,17 @@ def test_metrics_are_what_ps_shows(shared: Daemon) -> None:
         assert counters == {name for name in helped if name.endswith("_total")}
 
 
-def test_a_scrape_without_a_daemon_is_an_error(shared: Daemon) -> None:
-    with served(shared) as url:
-        shared.must("stop")
+def test_a_scrape_without_a_daemon_is_an_error(two_vgpus: Daemon) -> None:
+    with served(two_vgpus) as url:
+        two_vgpus.must("stop")
         with pytest.raises(urllib.error.HTTPError) as failed:
             scrape(url)
         assert failed.value.code == 500 and b"no daemon runs" in failed.value.read()
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "9401", "host:port", "a:1/b"])
-def test_what_is_no_address_is_refused(shared: Daemon, listen: str) -> None:
-    process = shared.gdev("metrics", "--listen", listen)
+def test_what_is_no_address_is_refused(two_vgpus: Daemon, listen: str) -> None:
+    process = two_vgpus.gdev("metrics", "--listen", listen)
     assert process.returncode == 2 and "--listen is an address and a port" in process.stderr
 
 
@@ -298,10 +294,10 @@ def doctor(daemon: Daemon, **env: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 @pytest.fixture
-def healthy(shared: Daemon) -> Daemon:
+def healthy(two_vgpus: Daemon) -> Daemon:
     """The machine of the test may have less memory than half of it for a container."""
-    shared.must("gpu", "set", "--host-memory", "128MiB")
-    return shared
+    two_vgpus.must("gpu", "set", "--host-memory", "128MiB")
+    return two_vgpus
 
 
 def test_doctor_where_all_is_well(healthy: Daemon) -> None:

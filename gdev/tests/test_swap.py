@@ -19,14 +19,6 @@ from .simulated_gpu import BUILD, TIMEOUT_S
 MIB = 1 << 20
 
 
-@pytest.fixture
-def shared(daemon: Daemon) -> Iterator[Daemon]:
-    """A daemon with two virtual GPUs, each with a limit of all the GPU's 64 MiB."""
-    for name in ("a", "b"):
-        daemon.must("vgpu", "add", name, "--memory", "64MiB")
-    yield daemon
-
-
 def started(daemon: Daemon, vgpu: str, mebibytes: int, value: int) -> Program:
     """A program that has filled so much memory."""
     program = daemon.program(vgpu)
@@ -43,41 +35,41 @@ def state(daemon: Daemon) -> dict[int, list[str]]:
     return {int(row.split()[0]): row.split() for row in rows}
 
 
-def test_two_programs_that_do_not_fit_together_take_turns(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+def test_two_programs_that_do_not_fit_together_take_turns(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         for _ in range(5):
             assert a.does("check", 0, 1, 40 * MIB) == [1]
             assert b.does("check", 0, 2, 40 * MIB) == [1]
 
 
-def test_programs_that_fit_together_are_left_alone(shared: Daemon) -> None:
-    with started(shared, "a", 30, 1) as a, started(shared, "b", 30, 2) as b:
+def test_programs_that_fit_together_are_left_alone(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 30, 1) as a, started(two_vgpus, "b", 30, 2) as b:
         for _ in range(3):
             assert a.does("check", 0, 1, 30 * MIB) == [1]
             assert b.does("check", 0, 2, 30 * MIB) == [1]
-        text = shared.must("ps")
+        text = two_vgpus.must("ps")
         assert text.count(" on ") == 2 and text.count("0 B") == 2
 
 
-def test_addresses_never_change(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a:
+def test_addresses_never_change(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a:
         before = a.does("address", 0)
-        with started(shared, "b", 40, 2) as b:
+        with started(two_vgpus, "b", 40, 2) as b:
             assert b.does("check", 0, 2, 40 * MIB) == [1]
         a.does("fill", 0, 3, 40 * MIB)
         assert a.does("address", 0) == before
         assert a.does("check", 0, 3, 40 * MIB) == [1]
 
 
-def test_a_program_that_is_off_has_nothing_on_the_gpu(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2):
-        rows = state(shared)
+def test_a_program_that_is_off_has_nothing_on_the_gpu(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2):
+        rows = state(two_vgpus)
         assert "off" in rows[a.process.pid] and "waits" not in rows[a.process.pid]
         assert rows[a.process.pid][-2:] == ["40", "MiB"]
 
 
-def test_growth_makes_others_leave(shared: Daemon) -> None:
-    with started(shared, "a", 20, 1) as a, started(shared, "b", 20, 2) as b:
+def test_growth_makes_others_leave(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 20, 1) as a, started(two_vgpus, "b", 20, 2) as b:
         key = b.does("alloc", 30 * MIB)[0]
         b.does("fill", key, 3, 30 * MIB)
         assert a.does("check", 0, 1, 20 * MIB) == [1]
@@ -85,17 +77,17 @@ def test_growth_makes_others_leave(shared: Daemon) -> None:
         assert b.does("check", key, 3, 30 * MIB) == [1]
 
 
-def test_more_than_the_gpu_has_is_refused(shared: Daemon) -> None:
-    with started(shared, "a", 20, 1) as a, started(shared, "b", 40, 2) as b:
+def test_more_than_the_gpu_has_is_refused(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 20, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         assert b.says("alloc", 26 * MIB) == OUT_OF_MEMORY  # 66 MiB
         key = b.does("alloc", 24 * MIB)[0]  # all of it
         b.does("fill", key, 3, 24 * MIB)
         assert a.does("check", 0, 1, 20 * MIB) == [1]
 
 
-def test_the_most_for_programs_is_exact(shared: Daemon) -> None:
-    shared.must("gpu", "set", "--memory", "32MiB")
-    with started(shared, "a", 20, 1) as a, started(shared, "b", 30, 2) as b:
+def test_the_most_for_programs_is_exact(two_vgpus: Daemon) -> None:
+    two_vgpus.must("gpu", "set", "--memory", "32MiB")
+    with started(two_vgpus, "a", 20, 1) as a, started(two_vgpus, "b", 30, 2) as b:
         assert b.says("alloc", 4 * MIB) == OUT_OF_MEMORY
         b.does("alloc", 2 * MIB)
         for _ in range(3):
@@ -103,13 +95,13 @@ def test_the_most_for_programs_is_exact(shared: Daemon) -> None:
             assert b.does("check", 0, 2, 30 * MIB) == [1]
 
 
-def test_a_program_sees_what_it_could_have(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1), started(shared, "b", 40, 2) as b:
+def test_a_program_sees_what_it_could_have(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1), started(two_vgpus, "b", 40, 2) as b:
         assert b.does("info") == [24 * MIB, 64 * MIB]
 
 
-def test_memory_is_freed_while_a_program_is_off(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+def test_memory_is_freed_while_a_program_is_off(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         a.does("free", 0)
         key = a.does("alloc", 10 * MIB)[0]
         a.does("fill", key, 7, 10 * MIB)
@@ -118,9 +110,9 @@ def test_memory_is_freed_while_a_program_is_off(shared: Daemon) -> None:
 
 
 @pytest.mark.parametrize("which", ["a", "b"])
-def test_the_end_of_a_program_makes_room(shared: Daemon, which: str) -> None:
+def test_the_end_of_a_program_makes_room(two_vgpus: Daemon, which: str) -> None:
     """Whether it is killed on the GPU or off it."""
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         gone, rest = (a, b) if which == "a" else (b, a)
         gone.process.kill()
         gone.process.wait(TIMEOUT_S)
@@ -129,9 +121,9 @@ def test_the_end_of_a_program_makes_room(shared: Daemon, which: str) -> None:
         rest.does("alloc", 24 * MIB)
 
 
-def test_when_full_fail(shared: Daemon) -> None:
-    shared.must("vgpu", "set", "b", "--when-full", "fail")
-    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
+def test_when_full_fail(two_vgpus: Daemon) -> None:
+    two_vgpus.must("vgpu", "set", "b", "--when-full", "fail")
+    with started(two_vgpus, "a", 40, 1) as a, two_vgpus.program("b") as b:
         b.does("init")
         assert b.says("alloc", 26 * MIB) == OUT_OF_MEMORY
         b.does("alloc", 24 * MIB)
@@ -146,90 +138,90 @@ def wait_for(daemon: Daemon, program: Program, words: str) -> None:
 
 
 @contextlib.contextmanager
-def kept_waiting(shared: Daemon) -> Iterator[Program]:
+def kept_waiting(two_vgpus: Daemon) -> Iterator[Program]:
     """A program that keeps another one's request waiting; after the block that must succeed."""
     with (
-        started(shared, "a", 40, 1) as a,
-        shared.program("b") as b,
+        started(two_vgpus, "a", 40, 1) as a,
+        two_vgpus.program("b") as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
-        assert not waiting.done() and "on" in state(shared)[a.process.pid]
-        assert " on, waits for memory " in " ".join(state(shared)[b.process.pid])
+        assert not waiting.done() and "on" in state(two_vgpus)[a.process.pid]
+        assert " on, waits for memory " in " ".join(state(two_vgpus)[b.process.pid])
         yield a
         waiting.result(TIMEOUT_S)
 
 
-def test_when_full_wait(shared: Daemon) -> None:
-    shared.must("vgpu", "set", "b", "--when-full", "wait")
-    with kept_waiting(shared) as a:
+def test_when_full_wait(two_vgpus: Daemon) -> None:
+    two_vgpus.must("vgpu", "set", "b", "--when-full", "wait")
+    with kept_waiting(two_vgpus) as a:
         a.does("free", 0)
 
 
-def test_a_reserve_is_never_taken_away(shared: Daemon) -> None:
-    shared.must("vgpu", "set", "a", "--reserve", "40MiB")
-    with kept_waiting(shared):
-        shared.must("vgpu", "set", "a", "--reserve", "39MiB")
+def test_a_reserve_is_never_taken_away(two_vgpus: Daemon) -> None:
+    two_vgpus.must("vgpu", "set", "a", "--reserve", "40MiB")
+    with kept_waiting(two_vgpus):
+        two_vgpus.must("vgpu", "set", "a", "--reserve", "39MiB")
 
 
-def test_a_paused_program_is_off_until_it_is_resumed(shared: Daemon) -> None:
+def test_a_paused_program_is_off_until_it_is_resumed(two_vgpus: Daemon) -> None:
     with (
-        started(shared, "a", 40, 1) as a,
+        started(two_vgpus, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-        shared.must("pause", str(a.process.pid))
-        wait_for(shared, a, "off, paused")
+        two_vgpus.must("pause", str(a.process.pid))
+        wait_for(two_vgpus, a, "off, paused")
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
         time.sleep(0.3)
         assert not waiting.done()
-        shared.must("resume", str(a.process.pid))
+        two_vgpus.must("resume", str(a.process.pid))
         assert waiting.result(TIMEOUT_S) == [1]
-    failed = shared.gdev("pause", "1")
+    failed = two_vgpus.gdev("pause", "1")
     assert failed.returncode == 1
     assert failed.stderr == "gdev: 1: no such process runs under gdev (gdev ps)\n"
 
 
-def test_memory_that_others_free_past_gdev_makes_room(shared: Daemon) -> None:
+def test_memory_that_others_free_past_gdev_makes_room(two_vgpus: Daemon) -> None:
     """All programs are off, so no request says that the GPU has more room than it had."""
-    environment = shared.gpu.environment(under_gdev=False)
+    environment = two_vgpus.gpu.environment(under_gdev=False)
     with (
-        started(shared, "a", 40, 1) as a,
-        shared.program("b") as small,
+        started(two_vgpus, "a", 40, 1) as a,
+        two_vgpus.program("b") as small,
         Program([str(BUILD / "tests" / "memory")], environment) as stranger,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-        shared.must("pause", str(a.process.pid))
-        wait_for(shared, a, "off, paused")
+        two_vgpus.must("pause", str(a.process.pid))
+        wait_for(two_vgpus, a, "off, paused")
         stranger.does("init")
         stranger.does("alloc", 30 * MIB)
         small.does("init")
         small.does("alloc", 2 * MIB)  # which reports what is free
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        shared.must("resume", str(a.process.pid))
+        two_vgpus.must("resume", str(a.process.pid))
         time.sleep(0.3)
         assert not waiting.done()
         stranger.process.kill()
         assert waiting.result(10) == [1]
 
 
-def test_a_write_that_waited_for_its_turn_is_kept(shared: Daemon) -> None:
+def test_a_write_that_waited_for_its_turn_is_kept(two_vgpus: Daemon) -> None:
     """It is the only one of the turn: the host's copy is older than it."""
     with (
-        started(shared, "a", 40, 1) as a,
+        started(two_vgpus, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         pid = str(a.process.pid)
-        shared.must("pause", pid)
-        wait_for(shared, a, "off, paused")
+        two_vgpus.must("pause", pid)
+        wait_for(two_vgpus, a, "off, paused")
         waiting = threads.submit(a.does, "fill", 0, 7, 40 * MIB)
         time.sleep(0.1)
-        shared.must("resume", pid)
+        two_vgpus.must("resume", pid)
         waiting.result(TIMEOUT_S)
-        shared.must("pause", pid)
-        wait_for(shared, a, "off, paused")
-        shared.must("resume", pid)
+        two_vgpus.must("pause", pid)
+        wait_for(two_vgpus, a, "off, paused")
+        two_vgpus.must("resume", pid)
         assert a.does("check", 0, 7, 40 * MIB) == [1]
 
 
@@ -240,22 +232,22 @@ def lines_of_misfit(program: Program) -> list[str]:
 
 @pytest.mark.parametrize("setting", ["memory", "spare"])
 def test_a_program_that_fits_no_more_says_so_and_goes_on_when_it_fits(
-    shared: Daemon, setting: str
+    two_vgpus: Daemon, setting: str
 ) -> None:
     less, enough = {"memory": ("39MiB", "40MiB"), "spare": ("25MiB", "24MiB")}[setting]
     with (
-        started(shared, "a", 40, 1) as a,
+        started(two_vgpus, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-        with started(shared, "b", 30, 2) as b:
-            wait_for(shared, a, "off")
-            shared.must("gpu", "set", f"--{setting}", less)
+        with started(two_vgpus, "b", 30, 2) as b:
+            wait_for(two_vgpus, a, "off")
+            two_vgpus.must("gpu", "set", f"--{setting}", less)
             waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-            wait_for(shared, a, "off, does not fit")
+            wait_for(two_vgpus, a, "off, does not fit")
             assert b.does("check", 0, 2, 30 * MIB) == [1]
         time.sleep(0.5)
-        assert not waiting.done() and "does not fit" in shared.must("top", "--once", "-i", "0.1")
-        shared.must("gpu", "set", f"--{setting}", enough)
+        assert not waiting.done() and "does not fit" in two_vgpus.must("top", "--once", "-i", "0.1")
+        two_vgpus.must("gpu", "set", f"--{setting}", enough)
         assert waiting.result(TIMEOUT_S) == [1]
         (line,) = lines_of_misfit(a)
         assert line == (
@@ -265,34 +257,34 @@ def test_a_program_that_fits_no_more_says_so_and_goes_on_when_it_fits(
         )
 
 
-def test_a_program_that_a_reserve_keeps_off_says_so_and_others_go_on(shared: Daemon) -> None:
-    shared.must("vgpu", "add", "c", "--memory", "64MiB")
+def test_a_program_that_a_reserve_keeps_off_says_so_and_others_go_on(two_vgpus: Daemon) -> None:
+    two_vgpus.must("vgpu", "add", "c", "--memory", "64MiB")
     with (
-        started(shared, "a", 50, 1) as a,
-        started(shared, "b", 30, 2) as b,
+        started(two_vgpus, "a", 50, 1) as a,
+        started(two_vgpus, "b", 30, 2) as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-        wait_for(shared, a, "off")
-        shared.must("vgpu", "set", "b", "--reserve", "30MiB")
+        wait_for(two_vgpus, a, "off")
+        two_vgpus.must("vgpu", "set", "b", "--reserve", "30MiB")
         waiting = threads.submit(a.does, "check", 0, 1, 50 * MIB)
-        wait_for(shared, a, "off, does not fit")
-        with started(shared, "c", 20, 3) as c, started(shared, "c", 20, 4) as d:
+        wait_for(two_vgpus, a, "off, does not fit")
+        with started(two_vgpus, "c", 20, 3) as c, started(two_vgpus, "c", 20, 4) as d:
             for _ in range(2):  # they take turns, and do not wait for a
                 assert c.does("check", 0, 3, 20 * MIB) == [1]
                 assert d.does("check", 0, 4, 20 * MIB) == [1]
             assert b.does("check", 0, 2, 30 * MIB) == [1]
             assert not waiting.done()
-        shared.must("vgpu", "set", "b", "--reserve", "0")
+        two_vgpus.must("vgpu", "set", "b", "--reserve", "0")
         assert waiting.result(TIMEOUT_S) == [1]
         (line,) = lines_of_misfit(a)
         assert "it needs 50.0 MiB, and there are 34.0 MiB for it" in line
 
 
-def test_allocations_of_others_make_none_fail(shared: Daemon) -> None:
+def test_allocations_of_others_make_none_fail(two_vgpus: Daemon) -> None:
     """While one allocates and frees, the other's requests wait; both would fit alone."""
     with (
-        shared.program("a") as a,
-        shared.program("b") as b,
+        two_vgpus.program("a") as a,
+        two_vgpus.program("b") as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         for one in (a, b):
@@ -301,37 +293,37 @@ def test_allocations_of_others_make_none_fail(shared: Daemon) -> None:
         assert [one.result(TIMEOUT_S) for one in both] == [[0], [0]]
 
 
-def test_a_program_that_is_off_can_end(shared: Daemon) -> None:
+def test_a_program_that_is_off_can_end(two_vgpus: Daemon) -> None:
     """It frees memory when the driver has ended, and waits for its turn for that."""
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
-        assert "off" in state(shared)[a.process.pid]
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
+        assert "off" in state(two_vgpus)[a.process.pid]
         assert a.process.stdin is not None
         print("end", file=a.process.stdin, flush=True)
         assert a.process.wait(TIMEOUT_S) == 0
         assert b.does("check", 0, 2, 40 * MIB) == [1]
 
 
-def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
-        shared.kill()
+def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
+        two_vgpus.kill()
         # a is off, and comes back by itself only when the GPU has room: when b ends.
         b.does("check", 0, 2, 40 * MIB)
         b.does("free", 0)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
-        shared.start()
+        two_vgpus.start()
         key = b.does("alloc", 40 * MIB)[0]
         b.does("fill", key, 5, 40 * MIB)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
         assert b.does("check", key, 5, 40 * MIB) == [1]
 
 
-def test_programs_without_a_daemon_do_not_wait_for_each_other(shared: Daemon) -> None:
+def test_programs_without_a_daemon_do_not_wait_for_each_other(two_vgpus: Daemon) -> None:
     """Each has a part of its memory on the GPU, and there is no room for all of both."""
-    shared.must("vgpu", "add", "c", "--memory", "64MiB")
+    two_vgpus.must("vgpu", "add", "c", "--memory", "64MiB")
     with (
-        shared.program("a") as a,
-        shared.program("b") as b,
-        started(shared, "c", 20, 3) as c,
+        two_vgpus.program("a") as a,
+        two_vgpus.program("b") as b,
+        started(two_vgpus, "c", 20, 3) as c,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         for one in (a, b):
@@ -339,10 +331,10 @@ def test_programs_without_a_daemon_do_not_wait_for_each_other(shared: Daemon) ->
             keys = [one.does("alloc", 2 * MIB)[0] for _ in range(20)]
             for key in keys:
                 one.does("fill", key, key, 2 * MIB)
-            shared.must("pause", str(one.process.pid))
-            wait_for(shared, one, "off, paused")
+            two_vgpus.must("pause", str(one.process.pid))
+            wait_for(two_vgpus, one, "off, paused")
         c.does("alloc", 24 * MIB)  # 20 MiB are left
-        shared.kill()
+        two_vgpus.kill()
         checks = [threads.submit(one.does, "check", keys[0], keys[0], 2 * MIB) for one in (a, b)]
         time.sleep(4)
         assert not any(one.done() for one in checks)
@@ -362,22 +354,22 @@ def test_programs_without_a_daemon_do_not_wait_for_each_other(shared: Daemon) ->
             assert [said in line for line in one.end().splitlines()] == [True]
 
 
-def test_a_daemon_that_is_started_anew_goes_on_with_the_turns(shared: Daemon) -> None:
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+def test_a_daemon_that_is_started_anew_goes_on_with_the_turns(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         for _ in range(3):
-            shared.kill()
-            shared.start()
+            two_vgpus.kill()
+            two_vgpus.start()
             assert a.does("check", 0, 1, 40 * MIB) == [1]
-            shared.kill()
-            shared.start()
+            two_vgpus.kill()
+            two_vgpus.start()
             assert b.does("check", 0, 2, 40 * MIB) == [1]
 
 
-def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daemon) -> None:
+def test_a_stopped_program_holds_up_those_that_need_its_memory_only(two_vgpus: Daemon) -> None:
     with (
-        started(shared, "a", 40, 1) as a,
-        shared.program("b") as b,
-        shared.program("b") as small,
+        started(two_vgpus, "a", 40, 1) as a,
+        two_vgpus.program("b") as b,
+        two_vgpus.program("b") as small,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
@@ -385,16 +377,16 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(shared: Daem
         a.stop()
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
-        assert not waiting.done() and "moving out" in " ".join(state(shared)[a.process.pid])
+        assert not waiting.done() and "moving out" in " ".join(state(two_vgpus)[a.process.pid])
         a.process.send_signal(signal.SIGCONT)
         waiting.result(TIMEOUT_S)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
         small.does("alloc", 2 * MIB)
 
 
-def test_a_program_that_cannot_leave_is_ended_if_that_was_chosen(shared: Daemon) -> None:
-    shared.must("vgpu", "set", "a", "--end-after", "2")
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 20, 2) as b:
+def test_a_program_that_cannot_leave_is_ended_if_that_was_chosen(two_vgpus: Daemon) -> None:
+    two_vgpus.must("vgpu", "set", "a", "--end-after", "2")
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 20, 2) as b:
         a.stop()
         begin = time.monotonic()
         b.does("alloc", 30 * MIB)
@@ -403,18 +395,18 @@ def test_a_program_that_cannot_leave_is_ended_if_that_was_chosen(shared: Daemon)
         assert b.does("check", 0, 2, 20 * MIB) == [1]
 
 
-def test_work_that_does_not_end_keeps_its_program_on_the_gpu(shared: Daemon) -> None:
+def test_work_that_does_not_end_keeps_its_program_on_the_gpu(two_vgpus: Daemon) -> None:
     """And is said so; the others get their turn when it has ended."""
     with (
-        started(shared, "a", 40, 1) as a,
-        shared.program("b") as b,
+        started(two_vgpus, "a", 40, 1) as a,
+        two_vgpus.program("b") as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
         a.does("spin", 4000)
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         end = time.monotonic() + TIMEOUT_S
-        while "busy" not in shared.must("ps"):
+        while "busy" not in two_vgpus.must("ps"):
             assert time.monotonic() < end and not waiting.done()
         waiting.result(TIMEOUT_S)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
@@ -516,17 +508,17 @@ def test_kills_at_any_time_leave_nothing_behind(daemon: Daemon) -> None:
     assert all(one["given"] == 0 for one in gpus)
 
 
-def test_what_was_freed_during_a_capture_leaves_with_the_program(shared: Daemon) -> None:
+def test_what_was_freed_during_a_capture_leaves_with_the_program(two_vgpus: Daemon) -> None:
     """It cannot be unmapped before the capture ends."""
-    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
+    with started(two_vgpus, "a", 40, 1) as a, two_vgpus.program("b") as b:
         b.does("init")
         assert a.does("alloc", 8 * MIB)[0] == 1
         a.does("free_in_capture", 0)
-        shared.must("pause", str(a.process.pid))
+        two_vgpus.must("pause", str(a.process.pid))
         try:
             end = time.monotonic() + TIMEOUT_S
-            while "off," not in state(shared)[a.process.pid]:
+            while "off," not in state(two_vgpus)[a.process.pid]:
                 assert time.monotonic() < end
             assert b.does("alloc", 60 * MIB)[0] == 0
         finally:
-            shared.must("resume", str(a.process.pid))
+            two_vgpus.must("resume", str(a.process.pid))

@@ -14,22 +14,14 @@ from .simulated_gpu import TIMEOUT_S, Gpu
 from .test_swap import MIB, started, state, wait_for
 
 
-@pytest.fixture
-def shared(daemon: Daemon) -> Daemon:
-    """A daemon with two virtual GPUs, each with a limit of all the GPU's 64 MiB."""
-    for name in ("a", "b"):
-        daemon.must("vgpu", "add", name, "--memory", "64MiB")
-    return daemon
-
-
-def test_what_the_host_could_not_hold_is_refused(shared: Daemon) -> None:
+def test_what_the_host_could_not_hold_is_refused(two_vgpus: Daemon) -> None:
     """Two segments of 64 MiB: each program takes whole ones."""
-    shared.must("gpu", "set", "--host-memory", f"{(128 << 20) - 4096}")
-    with started(shared, "a", 40, 1) as a, shared.program("b") as b:
+    two_vgpus.must("gpu", "set", "--host-memory", f"{(128 << 20) - 4096}")
+    with started(two_vgpus, "a", 40, 1) as a, two_vgpus.program("b") as b:
         b.does("init")
         assert b.says("alloc", 40 * MIB) == OUT_OF_MEMORY
         b.does("free", b.does("alloc", 24 * MIB)[0])
-        shared.must("gpu", "set", "--host-memory", "128MiB")
+        two_vgpus.must("gpu", "set", "--host-memory", "128MiB")
         key = b.does("alloc", 40 * MIB)[0]
         b.does("fill", key, 2, 40 * MIB)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
@@ -37,34 +29,36 @@ def test_what_the_host_could_not_hold_is_refused(shared: Daemon) -> None:
 
 
 @pytest.mark.parametrize("is_anew", [False, True])
-def test_a_full_host_keeps_the_program_on_the_gpu(shared: Daemon, is_anew: bool) -> None:
+def test_a_full_host_keeps_the_program_on_the_gpu(two_vgpus: Daemon, is_anew: bool) -> None:
     """Also if the daemon is a new one: programs say what they hold of the host."""
-    shared.must("vgpu", "set", "b", "--memory", "40MiB")  # more: b prepares for a GPU that fills up
+    two_vgpus.must(
+        "vgpu", "set", "b", "--memory", "40MiB"
+    )  # more: b prepares for a GPU that fills up
     with (
-        started(shared, "a", 40, 1) as a,
-        started(shared, "b", 40, 2) as b,
+        started(two_vgpus, "a", 40, 1) as a,
+        started(two_vgpus, "b", 40, 2) as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
-        shared.must("gpu", "set", "--host-memory", "64MiB")
+        two_vgpus.must("gpu", "set", "--host-memory", "64MiB")
         if is_anew:
-            shared.kill()
-            shared.start()
+            two_vgpus.kill()
+            two_vgpus.start()
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        wait_for(shared, b, "no host memory")
+        wait_for(two_vgpus, b, "no host memory")
         assert not waiting.done()
         assert b.does("check", 0, 2, 40 * MIB) == [1]
-        shared.must("gpu", "set", "--host-memory", "128MiB")
+        two_vgpus.must("gpu", "set", "--host-memory", "128MiB")
         assert waiting.result(TIMEOUT_S) == [1]
 
 
 def test_a_host_that_gives_less_than_it_promised_keeps_the_program_on_the_gpu(
-    shared: Daemon,
+    two_vgpus: Daemon,
 ) -> None:
     """Here by the limit of the process."""
     with (
-        started(shared, "a", 40, 1) as a,
+        started(two_vgpus, "a", 40, 1) as a,
         # Else each thread that allocates maps an arena of its own, whenever it begins.
-        shared.program("b", env={"MALLOC_ARENA_MAX": "1"}) as b,
+        two_vgpus.program("b", env={"MALLOC_ARENA_MAX": "1"}) as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
@@ -75,7 +69,7 @@ def test_a_host_that_gives_less_than_it_promised_keeps_the_program_on_the_gpu(
         assert b.does("alloc", 40 * MIB)[0] == 0
         b.does("fill", 0, 2, 40 * MIB)
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        wait_for(shared, b, "no host memory")
+        wait_for(two_vgpus, b, "no host memory")
         assert not waiting.done()
         assert b.does("check", 0, 2, 40 * MIB) == [1]
         resource.prlimit(b.process.pid, resource.RLIMIT_AS, (endless, endless))
@@ -83,11 +77,11 @@ def test_a_host_that_gives_less_than_it_promised_keeps_the_program_on_the_gpu(
 
 
 def test_a_file_takes_what_the_host_has_no_room_for(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_vgpus: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
-    with started(shared, "a", 40, 1) as a, started(shared, "b", 40, 2) as b:
+    two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    with started(two_vgpus, "a", 40, 1) as a, started(two_vgpus, "b", 40, 2) as b:
         for value in range(3):
             assert a.does("check", 0, 1, 40 * MIB) == [1]
             assert b.does("check", 0, 2 + value, 40 * MIB) == [1]
@@ -96,23 +90,23 @@ def test_a_file_takes_what_the_host_has_no_room_for(
         assert used <= {"gpu", "socket", "socket.lock", "socket.state"}  # the files have no names
 
 
-def test_files_count_only_for_programs_that_have_a_folder(shared: Daemon) -> None:
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
-    with started(shared, "a", 40, 1), shared.program("b") as b:
+def test_files_count_only_for_programs_that_have_a_folder(two_vgpus: Daemon) -> None:
+    two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    with started(two_vgpus, "a", 40, 1), two_vgpus.program("b") as b:
         b.does("init")
         assert b.says("alloc", 40 * MIB) == OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("with_files", ["a", "b"])
 def test_memory_is_kept_for_programs_that_have_no_folder(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_files: str
+    two_vgpus: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_files: str
 ) -> None:
     """Whichever leaves the GPU first."""
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "40MiB")
+    two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "40MiB")
 
     def start(vgpu: str, value: int) -> Program:
         monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path) if vgpu == with_files else "")
-        return started(shared, vgpu, 40, value)
+        return started(two_vgpus, vgpu, 40, value)
 
     with start("a", 1) as a, start("b", 2) as b:
         for _ in range(3):
@@ -121,22 +115,22 @@ def test_memory_is_kept_for_programs_that_have_no_folder(
 
 
 def test_a_full_disk_keeps_the_program_on_the_gpu(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_vgpus: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file's blocks are allocated before anything leaves the GPU."""
     monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
-    shared.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
+    two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
     with (
-        started(shared, "a", 40, 1) as a,
-        started(shared, "b", 40, 2) as b,
+        started(two_vgpus, "a", 40, 1) as a,
+        started(two_vgpus, "b", 40, 2) as b,
         concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, 30 * MIB))
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
         time.sleep(0.5)
-        assert not waiting.done() and "no host memory" in shared.must("ps")
+        assert not waiting.done() and "no host memory" in two_vgpus.must("ps")
         assert b.does("check", 0, 2, 40 * MIB) == [1]
-        shared.must("gpu", "set", "--host-memory", "128MiB")
+        two_vgpus.must("gpu", "set", "--host-memory", "128MiB")
         assert waiting.result(TIMEOUT_S) == [1]
 
 
@@ -147,21 +141,21 @@ def test_free_places_are_as_in_a_naive_model(gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("where", ["memory", "files"])
 def test_places_that_are_given_back_are_merged(
-    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    two_vgpus: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Small allocations, then a large one in their place: the host needs no more for it."""
     monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
     host, files = {"memory": ("64MiB", "0"), "files": ("0", "40MiB")}[where]
-    shared.must("gpu", "set", "--host-memory", host, "--swap-files", files)
-    with shared.program("a") as a:
+    two_vgpus.must("gpu", "set", "--host-memory", host, "--swap-files", files)
+    with two_vgpus.program("a") as a:
         a.does("init")
 
         def go_off_and_on() -> None:
             for what, words in (("pause", "off, paused"), ("resume", " on ")):
-                shared.must(what, str(a.process.pid))
+                two_vgpus.must(what, str(a.process.pid))
                 if what == "resume":
                     a.does("fill", key, 7, MIB)  # it comes back for that
-                wait_for(shared, a, words)
+                wait_for(two_vgpus, a, words)
 
         keys = [a.does("alloc", 4 * MIB)[0] for _ in range(10)]
         key = keys[0]
@@ -206,7 +200,7 @@ def test_a_gpu_that_fills_up_has_room_on_the_host_before_anybody_must_leave(tmp_
         daemon.kill()
 
 
-def test_a_program_that_is_alone_makes_no_memory_on_the_host(shared: Daemon) -> None:
-    with started(shared, "a", 60, 1) as a:
+def test_a_program_that_is_alone_makes_no_memory_on_the_host(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 60, 1) as a:
         time.sleep(0.3)
         assert own_mebibytes(a) < 64
