@@ -35,7 +35,7 @@ constexpr std::uint64_t clients_come_back_ns = 1'500'000'000;
 /** Returns the bits that `clients` answers. */
 std::uint64_t client_flags(const turn_report& turn) noexcept {
   return (turn.is_paused ? client_flag::paused : 0) | (turn.is_waiting ? client_flag::waits : 0) |
-         (turn.is_unfit ? client_flag::unfit : 0);
+         (turn.is_unfit ? client_flag::unfit : 0) | (turn.is_held ? client_flag::held : 0);
 }
 
 /** Answers settings that are impossible. */
@@ -95,7 +95,7 @@ message server::join(connection& from, const message& asked) {
   crash_point("client_noted");
   if (from.has_joined) {
     observations_.join(from.id, name_of(asked), from.page->words(), before);
-    turns_.join(from.id, from.page->words(), before, now());
+    turns_.join(from.id, from.page->words(), before, asked.job, now());
     const std::uint64_t total = units_of(asked.numbers[3]);
     note_gpu(from, asked.numbers[2], total);
     turns_.use_gpu(from.id, asked.numbers[2], total, total, now());
@@ -103,6 +103,8 @@ message server::join(connection& from, const message& asked) {
     turns_.hold_again(from.id, share.memory, share.files);
     if (share.is_off) {
       turns_.come_back_out(from.id, now());
+    } else if (share.is_held) {
+      turns_.come_back_held(from.id);
     }
   }
   crash_point("turns_joined");

@@ -28,7 +28,8 @@ void turns::change(const turn_settings& chosen, std::uint64_t now) {
   }
 }
 
-void turns::join(client_id id, client_page& page, const counter_values& before, std::uint64_t now) {
+void turns::join(client_id id, client_page& page, const counter_values& before, std::uint32_t job,
+                 std::uint64_t now) {
   const auto had = [&before](counter which) { return before[static_cast<std::size_t>(which)]; };
   client& made = clients_[id];
   made.id = id;
@@ -39,6 +40,7 @@ void turns::join(client_id id, client_page& page, const counter_values& before, 
   made.bytes_in = had(counter::bytes_in);
   made.moving_ns = had(counter::moving_ns);
   made.waiting_ns = had(counter::waiting_ns);
+  join_job(made, job);
 }
 
 void turns::leave(client_id id, std::uint64_t now) {
@@ -48,6 +50,7 @@ void turns::leave(client_id id, std::uint64_t now) {
   }
   const std::uint64_t which = found->second.gpu;
   dequeue(found->second, now);
+  leave_job(found->second, now);
   clients_.erase(found);
   signals_.erase(id);
   drop_gpu(which);
@@ -121,6 +124,12 @@ void turns::come_back_out(client_id id, std::uint64_t now) {
   }
 }
 
+void turns::come_back_held(client_id id) {
+  if (const auto found = clients_.find(id); found != clients_.end()) {
+    set_held(found->second, true);
+  }
+}
+
 int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
@@ -129,6 +138,9 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
   client& one = found->second;
   if (one.now != phase::in || now < settled_ns_) {
     return EAGAIN;  // a call that began before its turn ended
+  }
+  if (comes_too_soon(one, units, now)) {
+    return EAGAIN;
   }
   if (is_elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
     const std::uint64_t needed = accounts_.used(id) + units;
@@ -193,7 +205,13 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
           (one.page->order.load(std::memory_order_relaxed) & order_contended) == 0) {
         return ECANCELED;
       }
-      begin_leaving(one, now);
+      if (!is_idle_together(one, now)) {
+        return ECANCELED;
+      }
+      ask_to_leave(one, now);
+      if (one.now == phase::in) {
+        return ECANCELED;  // it is held first
+      }
       break;
     case turn_event::released:
       if (one.now != phase::leaving) {
@@ -216,7 +234,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.blocking_ns = 0;
       one.bytes_out = sum(one.bytes_out, a);
       moved();
-      if (one.queued == 0 && (one.has_work || one.pending != 0)) {
+      if (one.queued == 0 && (one.has_work || one.pending != 0 || place_of_mates(one) != 0)) {
         enqueue(one, now);
       }
       break;
@@ -230,6 +248,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       one.now = phase::in;
       one.stuck_until_ns = now + stuck_ns;
+      one.is_held = are_mates_away(one);  // it must not work without them
       order(one, 0);
       break;
     case turn_event::entered:
@@ -252,10 +271,17 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.turns = sum(one.turns, 1);
       one.bytes_in = sum(one.bytes_in, a);
       moved();
-      if (one.is_paused) {
-        begin_leaving(one, now);
+      if (one.of != nullptr) {
+        look_at_job(*one.of, now);
+        if (one.of->is_holding && one.is_held) {
+          begin_round(*one.of, false, now);
+        }
+      }
+      if (one.is_paused && one.now == phase::in) {
+        ask_to_leave(one, now);
       }
       break;
+    case turn_event::held: note_held(one, a, now); return 0;
     default: return EINVAL;
   }
   schedule(one.gpu, now);
@@ -270,7 +296,10 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
   client& one = found->second;
   one.is_paused = is_paused;
   if (is_paused && one.now == phase::in) {
-    begin_leaving(one, now);
+    ask_to_leave(one, now);
+  }
+  for (const client* const mate : mates_of(one)) {
+    look_soon(mate->gpu, now);
   }
   schedule(one.gpu, now);
   return 0;
@@ -297,6 +326,9 @@ std::uint64_t turns::tick(std::uint64_t now) {
     }
   }
   std::uint64_t next = never;
+  for (auto& [key, of] : jobs_) {
+    next = std::min(next, look_at_job(of, now));
+  }
   for (auto& [number, of] : gpus_) {
     if (of.deadline_ns <= now) {
       schedule(number, now);
@@ -341,7 +373,8 @@ turn_report turns::report(client_id id, std::uint64_t now) const {
           one.stays,
           one.is_paused,
           one.queued != 0,
-          one.is_unfit};
+          one.is_unfit,
+          one.is_held};
 }
 
 }  // namespace gdev

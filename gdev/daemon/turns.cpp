@@ -136,8 +136,12 @@ std::uint64_t turns::turn_ns(const client& one) const {
 
 void turns::enqueue(client& one, std::uint64_t now) {
   if (one.queued == 0) {
-    one.queued = next_place_++;
+    const std::uint64_t place = one.now == phase::out ? place_of_mates(one) : 0;
+    one.queued = one.place = place != 0 ? place : next_place_++;
     one.queued_ns = now;
+    if (one.now == phase::out) {
+      enqueue_mates(one, now);
+    }
   }
 }
 
@@ -214,7 +218,7 @@ turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
   client* first = nullptr;
   for (auto& [id, one] : clients_) {
     if (one.gpu != which || one.queued == 0 || one.now == phase::leaving || one.is_paused ||
-        one.is_unfit || !give_up_what_cannot_fit(one, now)) {
+        one.is_unfit || is_kept_off(one) || !give_up_what_cannot_fit(one, now)) {
       continue;
     }
     const auto rank = [this](const client& of) {
@@ -243,6 +247,7 @@ void turns::note_fit(client& one, std::uint64_t now) {
 // --- What clients are told ---
 
 void turns::order(client& one, std::uint32_t bits) {
+  bits |= one.is_held ? order_hold : 0;
   if (one.page->order.exchange(bits, std::memory_order_relaxed) != bits) {
     signals_.insert(one.id);
   }
@@ -307,22 +312,29 @@ bool turns::may_leave_for(const client& one, const client& by) const {
          !is_patient(by) && !is_reserved(one);
 }
 
-bool turns::is_over(const client& one, std::uint64_t now) const {
-  return one.stuck_until_ns <= now && (one.queued != 0 || now >= sum(one.since_ns, turn_ns(one)));
+/** Tells whether a client may be made to leave for another one. */
+bool turns::is_over(const client& one, const client& by, std::uint64_t now) const {
+  if (is_assembling(one)) {
+    return is_before(by, one) || now >= sum(one.since_ns, settings_.longest_ns);
+  }
+  return one.stuck_until_ns <= now &&
+         (one.is_held || one.queued != 0 || now >= sum(one.since_ns, turn_ns(one)));
 }
 
 /** Makes clients leave until `needed` units come. Returns false, and does nothing, if it cannot. */
 bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
+  const std::vector<client*> mates = mates_of(by);
   std::vector<client*> victims;
   for (auto& [id, one] : clients_) {
-    if (may_leave_for(one, by) && is_over(one, now)) {
+    if (may_leave_for(one, by) && is_over(one, by, now) &&
+        std::find(mates.begin(), mates.end(), &one) == mates.end()) {
       victims.push_back(&one);
     }
   }
-  // The lowest priority first, then the longest turn.
+  // Who is about to leave already, then the lowest priority, then the longest turn.
   std::sort(victims.begin(), victims.end(), [this](const client* a, const client* b) {
     const auto rank = [this](const client& of) {
-      return std::tuple(accounts_.policy_of(of.id).priority, of.since_ns, of.id);
+      return std::tuple(!of.is_held, accounts_.policy_of(of.id).priority, of.since_ns, of.id);
     };
     return rank(*a) < rank(*b);
   });
@@ -340,7 +352,10 @@ bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
     if (without >= needed) {
       coming = without;
     } else {
-      begin_leaving(*one, now);
+      if (is_assembling(*one) && !is_before(by, *one)) {
+        move_back(*one->of);
+      }
+      ask_to_leave(*one, now);
     }
   }
   return true;
@@ -350,6 +365,7 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   take_back(one);
   one.room = granted(one);
   one.reserved = 0;
+  one.is_held = false;
   one.now = phase::leaving;
   one.since_ns = now;
   crash_point("leaving");
@@ -362,6 +378,7 @@ void turns::send_back(client& one, std::uint64_t now) {
   if (gpu& of = gpus_.at(one.gpu); of.partial == one.id) {
     of.partial = 0;
   }
+  one.is_held = false;
   one.now = phase::leaving;
   one.since_ns = now;
   order(one, order_out | order_report);
@@ -476,6 +493,7 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
   // It may begin with a part, and with what is spare: the rest comes.
   if (first.now == phase::out) {
     first.room = room(first);
+    first.is_held = !mates_of(first).empty();
     first.now = phase::entering;
     first.since_ns = now;
     first.progress_ns = now;

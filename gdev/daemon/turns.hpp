@@ -17,6 +17,8 @@
  *    became less.
  * 2. A client's work runs in the phases `in` and `leaving` only: its gate is closed otherwise.
  * 3. At most one client of a GPU is entering with less room than it needs.
+ * 4. The processes of a job that uses several GPUs leave together; until all are on their GPUs,
+ *    none has its gate open (jobs.cpp has what is so where that fails).
  *
  * A client leaves for another one when its turn is over, when it is idle, or when it waits for
  * memory itself. A turn is at least so long that moving the client's memory takes a tenth of it.
@@ -27,6 +29,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "daemon/accounts.hpp"
@@ -61,6 +64,7 @@ struct turn_report {
   bool is_paused = false;
   bool is_waiting = false;  // for room
   bool is_unfit = false;    // it is off, and there is not so much for it
+  bool is_held = false;     // it is on its GPU, and waits for the rest of its job
 };
 
 struct gpu_report {
@@ -86,9 +90,10 @@ class turns {
 
   /**
    * A client comes, after accounts::join(). Its page lives as long as the client. before: what an
-   * earlier daemon counted of it.
+   * earlier daemon counted of it; job: a number that is the same for all of a job, or 0.
    */
-  void join(client_id id, client_page& page, const counter_values& before, std::uint64_t now);
+  void join(client_id id, client_page& page, const counter_values& before, std::uint32_t job,
+            std::uint64_t now);
   /** A client is gone, before accounts::leave(); so is its memory. */
   void leave(client_id id, std::uint64_t now);
   /** A client uses a GPU, and says what it has and what of it is free. */
@@ -96,6 +101,8 @@ class turns {
                std::uint64_t now);
   /** A client that comes back to a daemon is off its GPU, or about to be: `left` follows. */
   void come_back_out(client_id id, std::uint64_t now);
+  /** A client that comes back to a daemon is on its GPU, and held. */
+  void come_back_held(client_id id);
   /**
    * Takes units into use, as accounts::want(). ENOMEM: the limit, or more than the GPU could have,
    * or others had to leave and the host has no room for all. EAGAIN: others must leave first; the
@@ -138,6 +145,23 @@ class turns {
   [[nodiscard]] std::uint64_t capacity_of(std::uint64_t gpu) const;
 
  private:
+  /** What the processes of a user in a virtual GPU have in common that came as one (jobs.cpp). */
+  struct job {
+    static constexpr std::uint64_t first_patience_ns = 2 * second_ns;
+
+    std::vector<client_id> members;
+    bool is_holding = false;  // members are held, to leave together
+    // Of that:
+    std::uint32_t round = 0;      // its number
+    bool has_calls = false;       // in this round, members that are behind submit calls: at most
+    std::uint32_t calls = 0;      // so many,
+    std::uint64_t length_ns = 0;  // within this time,
+    std::uint64_t due_ns = 0;     // until then
+    std::uint64_t began_ns = 0;   // when it began to hold them
+    std::uint64_t wanted_ns = 0;  // when somebody waited for it last
+    std::uint64_t patience_ns = first_patience_ns;  // for so long
+  };
+
   struct client {
     client_id id = 0;
     client_page* page = nullptr;
@@ -160,6 +184,12 @@ class turns {
     std::uint64_t progress = 0;        // what it had on the GPU then
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
+    job* of = nullptr;
+    std::uint64_t place = 0;      // the last value of `queued`
+    bool is_held = false;         // it has order_hold
+    bool is_done = false;         // with the round of its job
+    bool is_stepping = false;     // it had calls in the last round that has some
+    std::uint64_t idle_ns = 0;    // when it said so
     bool is_unfit = false;        // it is off, does not fit for a while, and is not served
     std::uint64_t misfit_ns = 0;  // since when; 0: it would fit, or is not off
     int stays = 0;
@@ -197,7 +227,7 @@ class turns {
   [[nodiscard]] bool is_reserved(const client& one) const;
   [[nodiscard]] std::uint64_t available(const client& one, bool do_others_stay) const;
   void note_fit(client& one, std::uint64_t now);
-  [[nodiscard]] bool is_over(const client& one, std::uint64_t now) const;
+  [[nodiscard]] bool is_over(const client& one, const client& by, std::uint64_t now) const;
   [[nodiscard]] bool cannot_fit(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool may_name(const client& one, std::uint64_t number) const;
   void drop_gpu(std::uint64_t number);
@@ -208,6 +238,7 @@ class turns {
   void reclaim(std::uint64_t which, client_id but);
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);
+  void ask_to_leave(client& one, std::uint64_t now);
   void send_back(client& one, std::uint64_t now);
   void enqueue(client& one, std::uint64_t now);
   void dequeue(client& one, std::uint64_t now);
@@ -220,8 +251,33 @@ class turns {
   void admit_without_gpu(std::uint64_t now);
   bool admit(gpu& of, client& first, std::uint64_t now);
 
+  // jobs.cpp:
+  void join_job(client& one, std::uint32_t number);
+  void leave_job(const client& one, std::uint64_t now);
+  [[nodiscard]] std::vector<client*> gang_of(const job& of);
+  [[nodiscard]] std::vector<client*> mates_of(const client& one);
+  [[nodiscard]] std::vector<client*> held_of(const job& of);
+  [[nodiscard]] bool fit_together(std::uint64_t which,
+                                  const std::vector<const client*>& members) const;
+  [[nodiscard]] static bool is_assembling(const client& one);
+  [[nodiscard]] bool is_before(const client& one, const client& assembling) const;
+  [[nodiscard]] bool is_kept_off(const client& one);
+  [[nodiscard]] std::uint64_t place_of_mates(const client& one);
+  [[nodiscard]] bool are_mates_away(const client& one);
+  [[nodiscard]] bool comes_too_soon(client& one, std::uint64_t units, std::uint64_t now);
+  [[nodiscard]] bool is_idle_together(client& one, std::uint64_t now);
+  void enqueue_mates(const client& one, std::uint64_t now);
+  void look_soon(std::uint64_t which, std::uint64_t now);
+  void move_back(const job& of);
+  void set_held(client& one, bool is_held);
+  void note_held(client& one, std::uint64_t round, std::uint64_t now);
+  void begin_round(job& of, bool has_calls, std::uint64_t now);
+  void look_at_holding(job& of, std::uint64_t now);
+  std::uint64_t look_at_job(job& of, std::uint64_t now);
+
   accounts& accounts_;
   turn_settings settings_;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>, job> jobs_;
   std::map<client_id, client> clients_;
   std::map<std::uint64_t, gpu> gpus_;
   std::set<client_id> signals_;

@@ -14,9 +14,11 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "base/crash_point.hpp"
+#include "base/fnv.hpp"
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/context_calls.hpp"
@@ -57,8 +59,8 @@ bool was_refused = false;  // and said so
 gpu_facts home;            // the GPU on which this process takes turns
 
 std::atomic<bool> joined = false;
-std::atomic<bool> is_off_gpu = false;  // or about to be
-own_descriptor signals;                // taken with `asking` held
+std::atomic<turn_side> side = turn_side::on;
+own_descriptor signals;  // taken with `asking` held
 std::atomic<std::uint32_t> signal_count = 0;
 
 pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -106,7 +108,7 @@ void in_child() noexcept {
   next_try = {};
   home = {};
   forget_host_requests();
-  is_off_gpu.store(false, std::memory_order_relaxed);
+  side.store(turn_side::on, std::memory_order_relaxed);
   joined.store(false, std::memory_order_relaxed);
 }
 
@@ -143,8 +145,11 @@ int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
   message said{.kind = message_kind::hello};
   const held_on_host held = host_requests();
-  const host_share share{is_off_gpu.load(std::memory_order_relaxed), units_of(held.memory),
+  const turn_side now = side.load(std::memory_order_relaxed);
+  const host_share share{now == turn_side::off, now == turn_side::held, units_of(held.memory),
                          units_of(held.files)};
+  const std::string_view job = variable("GDEV_JOB");
+  said.job = job.empty() ? 0 : static_cast<std::uint32_t>(fnv_1a(job));
   said.numbers = {mine.bytes, share.packed(), home.number, home.total};
   for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
     said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon
@@ -463,8 +468,8 @@ bool use_gpu(const gpu_facts& facts) noexcept {
   return true;
 }
 
-void set_off_gpu(bool is_off) noexcept {
-  is_off_gpu.store(is_off, std::memory_order_relaxed);
+void set_side(turn_side now) noexcept {
+  side.store(now, std::memory_order_relaxed);
   const std::lock_guard lock(state);
   mine.window.is_on_gpu = false;
 }
@@ -476,7 +481,7 @@ int ask_daemon(message& said) noexcept {
   return error != 0 ? ENOTCONN : said.error;
 }
 
-bool is_away() noexcept { return is_off_gpu.load(std::memory_order_relaxed); }
+bool is_away() noexcept { return side.load(std::memory_order_relaxed) == turn_side::off; }
 
 bool has_daemon() noexcept { return !daemon_link.is_hung_up(); }
 

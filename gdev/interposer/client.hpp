@@ -110,12 +110,19 @@ void publish_memory(std::uint64_t swappable, std::uint64_t resident) noexcept;
 
 struct turn_words {
   std::uint32_t order = 0;  // as in client_page
+  std::uint32_t hold = 0;   // as in client_page
   std::uint64_t room = 0;   // bytes for what can leave with a turn
 };
 [[nodiscard]] turn_words read_turn() noexcept;
 
-/** Remembers on which side of a turn this process is, for a daemon that is started anew. */
-void set_off_gpu(bool is_off) noexcept;
+/** On which side of a turn this process is. */
+enum class turn_side : std::uint8_t {
+  on,    // the GPU
+  held,  // on it, and submits nothing, as by order_hold
+  off,   // or about to be
+};
+/** Remembers it, for a daemon that is started anew. */
+void set_side(turn_side now) noexcept;
 
 /** Sends the daemon a message, which becomes the answer. Returns its error, or ENOTCONN. */
 int ask_daemon(message& said) noexcept;

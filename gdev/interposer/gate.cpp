@@ -39,6 +39,7 @@ struct opening {
   std::condition_variable changed;
   bool is_parked = false;
   unsigned passes = 0;  // that are held while memory is parked
+  unsigned calls = 0;   // that may pass although the gate is closed
 };
 endless<opening> the_opening;
 
@@ -96,27 +97,57 @@ bool is_closed(work kind) noexcept {
           1U) != 0;
 }
 
-/**
- * Waits until the gate is open, or, if that is enough, memory is parked. Returns whether it has
- * taken a pass to parked memory.
+void count_call(work kind, bool is_shared) noexcept {
+  // Not before it has passed: a move must not take it for work that was there before.
+  add<std::uint64_t>(lines[holder.index()].counts[static_cast<std::size_t>(kind)], 1, is_shared,
+                     std::memory_order_relaxed);
+}
+
+void tell_listener() noexcept {
+  if (const auto listener = on_waiting.load(std::memory_order_acquire); listener != nullptr) {
+    listener();
+  }
+}
+
+/** How the wait of a thread at the gate has ended. */
+enum class wait_end : std::uint8_t {
+  open,      // the gate is open: it tries again
+  let_pass,  // it has passed: it is inside
+  parked,    // memory is parked, and it has taken a pass to it
+};
+
+/** Waits until the gate is open, or lets this thread pass, or, if that is enough, memory is parked.
  */
-__attribute__((noinline)) bool wait_until_open(work kind, bool is_parking_enough) noexcept {
+__attribute__((noinline)) wait_end wait_until_open(work kind, bool is_parking_enough) noexcept {
   const uncancelled whole;
   if (waiting.fetch_add(1, std::memory_order_seq_cst) == 0) {
-    if (const auto listener = on_waiting.load(std::memory_order_acquire); listener != nullptr) {
-      listener();
-    }
+    tell_listener();
   }
-  bool is_taken = false;
+  wait_end how = wait_end::open;
+  bool is_last = false;
   {
     opening& of = the_opening.get();
     std::unique_lock lock(of.mutex);
-    of.changed.wait(lock, [&] { return !is_closed(kind) || (is_parking_enough && of.is_parked); });
-    is_taken = is_parking_enough && of.is_parked;
-    of.passes += is_taken ? 1 : 0;
+    of.changed.wait(lock, [&] {
+      return !is_closed(kind) || of.calls != 0 || (is_parking_enough && of.is_parked);
+    });
+    if (is_parking_enough && of.is_parked) {
+      how = wait_end::parked;
+      ++of.passes;
+    } else if (is_closed(kind)) {
+      how = wait_end::let_pass;
+      is_last = --of.calls == 0;
+      // Before the lock is given back: whoever ends this by let_pass() sees that it is inside.
+      const bool is_shared = holder.index() == own_lines;
+      add<std::uint32_t>(lines[holder.index()].inside, 1, is_shared, std::memory_order_relaxed);
+      count_call(kind, is_shared);
+    }
   }
   waiting.fetch_sub(1, std::memory_order_seq_cst);
-  return is_taken;
+  if (is_last) {
+    tell_listener();
+  }
+  return how;
 }
 
 /** Passes the gate, and returns true, or returns false: it is closed. */
@@ -130,9 +161,7 @@ bool enter(work kind) noexcept {
   }
   // An outer submission of this thread keeps the gate from being passed by the other side.
   if (!is_closed(kind) || (outer != 0 && !is_shared)) [[likely]] {
-    // Not before it has passed: a move must not take it for work that was there before.
-    add<std::uint64_t>(lines[holder.index()].counts[static_cast<std::size_t>(kind)], 1, is_shared,
-                       std::memory_order_relaxed);
+    count_call(kind, is_shared);
     return true;
   }
   add<std::uint32_t>(inside, ~std::uint32_t{0}, is_shared, std::memory_order_release);
@@ -145,8 +174,7 @@ submission::submission(passed /*unused*/) noexcept
     : inside_(lines[holder.index()].inside), is_shared_(holder.index() == own_lines) {}
 
 submission::submission(work kind) noexcept : submission(passed{}) {
-  while (!enter(kind)) {
-    static_cast<void>(wait_until_open(kind, false));
+  while (!enter(kind) && wait_until_open(kind, false) == wait_end::open) {
   }
 }
 
@@ -156,12 +184,13 @@ submission::~submission() {
 }
 
 memory_pass::memory_pass() noexcept : on_gpu_(std::nullopt) {
-  do {
-    if (enter(work::other)) {
-      on_gpu_.emplace(submission::passed{});
-      return;
-    }
-  } while (!wait_until_open(work::other, true));
+  wait_end how = wait_end::open;
+  while (how == wait_end::open) {
+    how = enter(work::other) ? wait_end::let_pass : wait_until_open(work::other, true);
+  }
+  if (how == wait_end::let_pass) {
+    on_gpu_.emplace(submission::passed{});
+  }
 }
 
 memory_pass::~memory_pass() {
@@ -207,8 +236,22 @@ void open_gate() noexcept {
   {
     const std::lock_guard lock(the_opening.get().mutex);
     closed_queues.store(0, std::memory_order_release);
+    the_opening.get().calls = 0;
   }
   the_opening.get().changed.notify_all();
+}
+
+void let_pass(unsigned calls) noexcept {
+  {
+    const std::lock_guard lock(the_opening.get().mutex);
+    the_opening.get().calls = calls;
+  }
+  the_opening.get().changed.notify_all();
+}
+
+unsigned calls_left() noexcept {
+  const std::lock_guard lock(the_opening.get().mutex);
+  return the_opening.get().calls;
 }
 
 bool wait_for_submissions(std::chrono::steady_clock::time_point deadline) noexcept {

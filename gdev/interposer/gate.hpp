@@ -88,8 +88,15 @@ class memory_pass {
 
 /** Closes queues. Returns at once: submissions may be held still. */
 void close_gate(unsigned queues) noexcept;
-/** Opens all queues. */
+/** Opens all queues, and ends what let_pass() allowed. */
 void open_gate() noexcept;
+/**
+ * Lets so many calls pass the closed gate, one by one as they come, and none of those that were
+ * allowed before and have not passed yet. Those that have are seen by wait_for_submissions().
+ */
+void let_pass(unsigned calls) noexcept;
+/** Returns how many calls may still pass the closed gate. */
+[[nodiscard]] unsigned calls_left() noexcept;
 /** Says that all memory is off the GPU. The gate is closed, and no submission is held. */
 void park_memory() noexcept;
 /** The memory is about to move: waits for those that hold a memory_pass off the GPU. */
@@ -107,7 +114,8 @@ void count_capture(int change) noexcept;
 /**
  * Must be called before the gate is closed for the first time, and before there is any reason to.
  *
- * listener: what a thread does that begins to wait; it is called without a lock.
+ * listener: what a thread does that begins to wait, or is the last one that let_pass() allowed to
+ * go on; it is called without a lock.
  */
 void prepare_gate(void (*listener)() noexcept) noexcept;
 

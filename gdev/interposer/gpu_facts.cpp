@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/fnv.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/swappable_memory.hpp"
 
@@ -18,11 +19,7 @@ gpu_facts look_at_gpu() noexcept {
       call_driver<CUresult>(id_cuMemGetInfo_v2, &free, &total) != CUDA_SUCCESS) {
     return {};
   }
-  std::uint64_t number = 0xcbf29ce484222325;  // FNV-1a: one number for each GPU, in all processes
-  for (const char byte : id.bytes) {
-    number = (number ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  }
-  return {number | 1, total, free};
+  return {fnv_1a(id.bytes) | 1, total, free};
 }
 
 }  // namespace gdev

@@ -39,7 +39,7 @@ turn_words read_turn() noexcept {
   const std::uint64_t units = page->room.load(std::memory_order_relaxed);
   const std::uint64_t at_home = units_of(mine.bytes - mine.elsewhere);
   const std::uint64_t wired = at_home - std::min<std::uint64_t>(at_home, mine.swappable_units);
-  return {page->order.load(std::memory_order_relaxed),
+  return {page->order.load(std::memory_order_relaxed), page->hold.load(std::memory_order_relaxed),
           (units - std::min(units, wired)) * account_unit};
 }
 

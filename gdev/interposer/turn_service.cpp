@@ -20,6 +20,7 @@
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/hold.hpp"
 #include "interposer/notices.hpp"
 #include "interposer/observed.hpp"
 #include "interposer/swappable_memory.hpp"
@@ -95,6 +96,9 @@ class turn_service {
     } else if (is_off_ && has_waiting_submissions()) {
       most = report_interval;
     }
+    if (!is_off_ && hold_.is_busy()) {
+      most = milliseconds{0};  // a look sleeps itself
+    }
     if (!is_off_ && retry_at_ != steady_clock::time_point{}) {
       const auto left = std::chrono::ceil<milliseconds>(retry_at_ - steady_clock::now());
       most = std::max(left, milliseconds{0});
@@ -147,14 +151,25 @@ class turn_service {
   }
 
   void step_on() {
-    const std::uint32_t order = read_turn().order;
-    if ((order & order_out) != 0) {
+    const turn_words told = read_turn();
+    if ((told.order & order_out) != 0) {
       if (steady_clock::now() >= retry_at_) {
         leave();
       }
       return;
     }
     retry_at_ = {};
+    if ((told.order & order_hold) != 0 && !goes_alone()) {
+      if (!hold_.is_on()) {
+        hold_.begin();
+      }
+      hold_.step(told.hold);
+      return;
+    }
+    if (hold_.is_on()) {
+      hold_.end();
+      crash_point("hold_ended");
+    }
     if (may_leave_soon() && is_unprepared()) {
       prepare();
     }
@@ -179,8 +194,10 @@ class turn_service {
   }
 
   void leave() {
-    set_off_gpu(true);
+    const bool was_held = hold_.is_on();
+    set_side(turn_side::off);
     close_gate(all_queues);
+    hold_.end_closed();
     crash_point("gate_closed");
     const steady_clock::time_point deadline = steady_clock::now() + patience_;
     const bool is_drained =
@@ -209,13 +226,23 @@ class turn_service {
         return;
       }
     }
-    // It could not leave. It goes on for a moment: what it waits for may be behind the gate.
-    set_off_gpu(false);
-    open_gate();
+    if (was_held) {
+      hold_.begin();  // others of its job have left: the daemon says whether it goes on
+    } else {
+      // It goes on for a moment: what it waits for may be behind the gate.
+      set_side(turn_side::on);
+      open_gate();
+    }
     tell_turn(turn_event::stays, static_cast<std::uint64_t>(error));
     crash_point("stays_told");
     retry_at_ = steady_clock::now() + open_between;
     patience_ = std::min(2 * patience_, longest_patience);
+  }
+
+  /** Tells whether there is no daemon for so long that this process goes on without one. */
+  [[nodiscard]] bool goes_alone() const {
+    return lost_at_ != steady_clock::time_point{} && !stops_without_daemon() &&
+           steady_clock::now() - lost_at_ >= loss_patience;
   }
 
   // --- Off the GPU ---
@@ -230,11 +257,9 @@ class turn_service {
       say_unfit();
     }
     const bool is_lost = lost_at_ != steady_clock::time_point{};
-    const bool goes_alone = is_lost && !stops_without_daemon() &&
-                            steady_clock::now() - lost_at_ >= loss_patience &&
-                            steady_clock::now() >= alone_again_ && has_waiting_submissions();
     const bool has_order = !is_lost && (read_turn().order & order_out) == 0;
-    if (has_order || goes_alone) {
+    if (has_order ||
+        (goes_alone() && steady_clock::now() >= alone_again_ && has_waiting_submissions())) {
       enter();
     } else if (has_waiting_submissions() && !has_asked_) {
       has_asked_ = tell_turn(turn_event::waits) == 0;
@@ -330,10 +355,14 @@ class turn_service {
     alone_again_ = {};
     pause_alone_ = first_pause_alone;
     has_said_alone_ = false;
-    set_off_gpu(false);
     is_off_ = false;
     has_said_unfit_ = false;
     seen_ = 0;
+    if ((read_turn().order & (order_hold | order_out)) != 0 && has_daemon()) {
+      hold_.begin();  // the others of its job are not on their GPUs yet
+      return;
+    }
+    set_side(turn_side::on);
     open_gate();
     crash_point("gate_opened");
   }
@@ -353,6 +382,7 @@ class turn_service {
     }
   }
 
+  hold hold_;            // on the GPU
   bool is_off_ = false;  // off, or entering
   bool has_asked_ = false;
   bool has_said_unfit_ = false;  // of this time off

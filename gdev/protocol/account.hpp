@@ -164,6 +164,22 @@ inline constexpr std::uint32_t order_contended = 2;  // others wait for memory: 
 inline constexpr std::uint32_t order_report = 4;     // say `left`, also if it is off already
 inline constexpr std::uint32_t order_prepare = 8;    // make what leaving will need of the host
 inline constexpr std::uint32_t order_unfit = 16;     // with order_out: it does not fit any more
+/** Without order_out: submit nothing but what client_page::hold allows, until the rest of the job
+ * is as far. */
+inline constexpr std::uint32_t order_hold = 32;
+
+/** What a client that is held is told: a number, and how many calls it may submit. */
+struct hold_round {
+  static constexpr std::uint32_t calls_max = 0xFF;
+
+  std::uint32_t number = 0;  // of 24 bits
+  std::uint32_t calls = 0;
+
+  [[nodiscard]] constexpr std::uint32_t packed() const noexcept { return number << 8 | calls; }
+  [[nodiscard]] static constexpr hold_round unpacked(std::uint32_t word) noexcept {
+    return {word >> 8, word & calls_max};
+  }
+};
 
 /**
  * What a client and the daemon share: a page of memory of its own for each client.
@@ -179,6 +195,7 @@ struct client_page {
   // The daemon writes:
   std::atomic<std::uint32_t> order{0};
   std::atomic<std::uint32_t> room{0};  // most that the client may have on the GPU while it enters
+  std::atomic<std::uint32_t> hold{0};  // a hold_round
   // The client writes:
   std::atomic<std::uint32_t> swappable{0};  // of what is in use: what leaves the GPU with a turn
   std::atomic<std::uint32_t> resident{0};   // of that: what is on the GPU now

@@ -14,14 +14,14 @@
 
 namespace gdev {
 
-inline constexpr std::uint32_t protocol_version = 4;
+inline constexpr std::uint32_t protocol_version = 5;
 
 /**
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
  *
  * From clients, which are programs under gdev:
- *   hello    name; of a client that comes back to a daemon: bytes in use, a host_share, number and
- *            bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
+ *   hello    name, job; of a client that comes back to a daemon: bytes in use, a host_share, number
+ *            and bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
  *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU;
  *            EACCES: not this user's
  *   want     bytes; as of gpu (number 0: none); 1 if they are for a GPU on which the client takes
@@ -119,15 +119,17 @@ inline constexpr std::uint64_t unchanged = ~std::uint64_t{0} - 1;
 
 /** Of a client that comes back: what it holds of the host, in account_unit. In one number. */
 struct host_share {
-  bool is_off = false;  // its GPU
+  bool is_off = false;   // its GPU
+  bool is_held = false;  // on its GPU, as by order_hold
   std::uint64_t memory = 0;
   std::uint64_t files = 0;
 
   [[nodiscard]] constexpr std::uint64_t packed() const noexcept {
-    return std::uint64_t{is_off} | (memory & most) << 1 | (files & most) << 32;
+    return std::uint64_t{is_off} | (memory & most) << 1 | (files & most) << 32 |
+           std::uint64_t{is_held} << 63;
   }
   [[nodiscard]] static constexpr host_share unpacked(std::uint64_t number) noexcept {
-    return {(number & 1) != 0, number >> 1 & most, number >> 32 & most};
+    return {(number & 1) != 0, number >> 63 != 0, number >> 1 & most, number >> 32 & most};
   }
 
  private:
@@ -144,6 +146,8 @@ enum class turn_event : std::uint64_t {
                  // cannot be written; EBUSY: work that does not end)
   entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving. EAGAIN: some of its room
                  // was taken back; it waits until it has it again
+  held = 7,      // the number of a hold_round: its calls are submitted; if it has none: nothing
+                 // runs on the GPU
 };
 
 /** Why settings are impossible; gdev/_daemon.py has a text for each. */
@@ -166,6 +170,7 @@ namespace client_flag {
 inline constexpr std::uint64_t paused = 1;
 inline constexpr std::uint64_t waits = 2;  // for room on its GPU
 inline constexpr std::uint64_t unfit = 4;  // it is off, and needs more than there is for it
+inline constexpr std::uint64_t held = 8;   // it is on its GPU, and waits for the rest of its job
 }  // namespace client_flag
 
 /** Tells whether a message is about memory shared by keys. */
@@ -189,8 +194,8 @@ inline constexpr std::uint64_t all_users = ~std::uint64_t{0};
 struct message {
   std::uint32_t version = protocol_version;
   message_kind kind{};
-  std::int32_t error = 0;  // of an answer: an errno, or 0
-  std::uint32_t reserved = 0;
+  std::int32_t error = 0;       // of an answer: an errno, or 0
+  std::uint32_t job = 0;        // of hello: the same in all processes of a job; 0: none
   std::array<char, 32> name{};  // ended by a zero
   std::array<std::uint64_t, 16> numbers{};
 };

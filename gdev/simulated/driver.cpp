@@ -106,7 +106,9 @@ GDEV_EXPORT(cuDeviceGetName, char* name, int bytes, CUdevice /*device*/) {
 }
 
 GDEV_EXPORT(cuDeviceGetUuid, CUuuid* id, CUdevice /*device*/) {
+  const std::uint64_t number = the_device().memory().number();
   std::memset(id, 0, sizeof *id);
+  std::memcpy(id, &number, sizeof number);
   return CUDA_SUCCESS;
 }
 

@@ -72,6 +72,7 @@ gpu_memory::gpu_memory(const char* path, std::size_t bytes) {
   if (fstat(probe_.number(), &status) != 0) {
     fail(path_);
   }
+  number_ = status.st_ino;
   if (status.st_size == 0) {
     count_ = bytes / block_bytes;
     const std::size_t size = page_bytes + table_bytes(count_) + count_ * block_bytes;

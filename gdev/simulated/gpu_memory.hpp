@@ -46,6 +46,9 @@ class gpu_memory {
 
   [[nodiscard]] std::size_t total_bytes() const noexcept { return count_ * block_bytes; }
 
+  /** Returns a number that no other GPU has at the same time. */
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
   /** Returns what no process has allocated. */
   [[nodiscard]] std::size_t free_bytes() const;
 
@@ -71,7 +74,8 @@ class gpu_memory {
   }
 
   char path_[4096];
-  file_descriptor probe_;  // holds no locks: sees those of all others
+  file_descriptor probe_;     // holds no locks: sees those of all others
+  std::uint64_t number_ = 0;  // of the file
   std::size_t count_ = 0;
   std::size_t blocks_begin_ = 0;
   // For each block the next one of its chunk, or `last`. Only the holder of a block writes its own.

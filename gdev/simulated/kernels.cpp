@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <thread>
 
 // Each does what the kernel of the same name does: in tests/kernels.cu, or
 // bench/dataflow/kernels.cu.
@@ -59,6 +61,19 @@ void spin(void** parameters) {
   }
 }
 
+void meet(void** parameters) {
+  auto* const arrivals = parameter<std::uint64_t*>(parameters, 0);
+  const auto rank = parameter<std::uint32_t>(parameters, 1);
+  const auto ranks = parameter<std::uint32_t>(parameters, 2);
+  const auto number = parameter<std::uint64_t>(parameters, 3);
+  std::atomic_ref(arrivals[rank]).store(number);
+  for (std::uint32_t i = 0; i < ranks; ++i) {
+    while (std::atomic_ref(arrivals[i]).load() < number) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+}
+
 void matrix_add(void** parameters) {
   const auto* const a = parameter<const std::uint32_t*>(parameters, 0);
   const auto* const b = parameter<const std::uint32_t*>(parameters, 1);
@@ -82,12 +97,13 @@ void matrix_multiply(void** parameters) {
   }
 }
 
-constexpr std::array<named_kernel, 7> kernels{{
+constexpr std::array<named_kernel, 8> kernels{{
     {"gdev_fill", fill, {8, 8, 4}},
     {"gdev_add", add, {8, 8, 4}},
     {"gdev_sum", sum, {8, 8, 8}},
     {"gdev_add_matrices", add_matrices, {8, 8, 8, 4, 4}},
     {"gdev_spin", spin, {8}},
+    {"gdev_meet", meet, {8, 4, 4, 8}},
     {"gdev_matrix_add", matrix_add, {8, 8, 8, 8, 4}},
     {"gdev_matrix_multiply", matrix_multiply, {8, 8, 8, 8, 4}},
 }};

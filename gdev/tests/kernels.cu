@@ -48,3 +48,19 @@ extern "C" __global__ void gdev_spin(std::uint64_t nanoseconds) {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   }
 }
+
+/** Waits until each rank has come to this number, or for 100 s. */
+extern "C" __global__ void gdev_meet(volatile std::uint64_t* arrivals, std::uint32_t rank,
+                                     std::uint32_t ranks, std::uint64_t number) {
+  constexpr std::uint64_t longest = 100'000'000'000;
+  std::uint64_t begin;
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  arrivals[rank] = number;
+  __threadfence_system();
+  for (std::uint32_t i = 0; i < ranks; ++i) {
+    do {
+      asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    } while (arrivals[i] < number && now - begin < longest);
+  }
+}

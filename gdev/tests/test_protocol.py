@@ -18,7 +18,7 @@ import pytest
 from .gdev_daemon import OUT_OF_MEMORY, Daemon, seed_of_test
 from .simulated_gpu import BUILD, TIMEOUT_S
 
-NUMBERS, VERSION = 16, 4
+NUMBERS, VERSION = 16, 5
 LAYOUT = struct.Struct(f"=IIiI32s{NUMBERS}Q")
 HELLO, WANT, MEMORY, GPU, TURN, HOST, UNKNOWN = range(1, 8)
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
@@ -184,7 +184,7 @@ def test_what_a_client_says_to_hold_of_the_host_is_bounded(daemon: Daemon) -> No
 
 def test_counts_may_be_anything_and_never_fall(daemon: Daemon) -> None:
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")
-    most, page_counts = (1 << 64) - 1, 48
+    most, page_counts = (1 << 64) - 1, 56
     with connect(daemon) as liar, connect(daemon) as other:
         liar.sendall(packed(HELLO, b"a", 0, 0, 0, 0, 5, *[0] * 5, 7, most))
         _, files, _, _ = socket.recv_fds(liar, LAYOUT.size, 2)

@@ -19,13 +19,13 @@ from gdev import _files
 
 NUMBERS: Final = 16
 LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
-VERSION: Final = 4
+VERSION: Final = 5
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
 OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME, OVERHEAD_OF = range(25, 30)
 KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 UNCHANGED: Final = 2**64 - 2
 PHASES: Final = ("on", "moving out", "off", "moving in")
-_PAUSED, _WAITS, _UNFIT = 1, 2, 4  # client_flag in gdev/protocol/messages.hpp
+_PAUSED, _WAITS, _UNFIT, _HELD = 1, 2, 4, 8  # client_flag in gdev/protocol/messages.hpp
 # overhead_source in gdev/protocol/account.hpp
 OVERHEAD_SOURCES: Final = ("unknown", "nvml", "difference")
 WHEN_FULL: Final = ("swap", "wait", "fail")
@@ -140,6 +140,8 @@ class Client:
     is_waiting: bool
     """For memory on its GPU: others have it."""
     is_unfit: bool
+    is_held: bool
+    """It is on its GPU, and waits for the rest of its job (``gdev run --job``)."""
     """It is off its GPU, and needs more than there is for it."""
     stays: int
     """The errno of a turn that it could not end, or 0."""
@@ -176,6 +178,8 @@ class Client:
             words.append("does not fit")
         elif self.is_waiting:
             words.append("waits for memory")
+        if self.is_held:
+            words.append("held for its job")
         if self.stays:
             # ENOMEM: the host has no room for it; EBUSY: its work does not end.
             why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
@@ -334,6 +338,7 @@ class Daemon:
                     is_paused=bool(n[7] & _PAUSED),
                     is_waiting=bool(n[7] & _WAITS),
                     is_unfit=bool(n[7] & _UNFIT),
+                    is_held=bool(n[7] & _HELD),
                     stays=n[8],
                     swappable=n[9],
                     resident=n[10],

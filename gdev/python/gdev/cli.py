@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import pwd
+import secrets
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -82,10 +83,18 @@ def run_command(
     vgpu: Annotated[
         str, typer.Option(help="The virtual GPU that the program uses; 'default' has no limit.")
     ] = "default",
+    job: Annotated[
+        str | None,
+        typer.Option(
+            help="A name that is the same for all commands of one job (mpirun -n 2 gdev run --job "
+            "NAME ...): its processes use several GPUs together, and have their turns together. "
+            "Without it, all processes that this command starts are a job."
+        ),
+    ] = None,
 ) -> None:
     """Run a program under gdev: gdev run --vgpu a -- python train.py."""
     try:
-        environment = environment_of(vgpu)
+        environment = environment_of(vgpu, job)
     except OSError as error:
         complain(error)
         raise typer.Exit(125) from None
@@ -103,8 +112,11 @@ def run_command(
         raise typer.Exit(126) from None
 
 
-def environment_of(vgpu: str) -> dict[str, str]:
-    """Returns the environment of a program in a virtual GPU. Starts the daemon. Raises OSError."""
+def environment_of(vgpu: str, job: str | None = None) -> dict[str, str]:
+    """Returns the environment of a program in a virtual GPU. Starts the daemon. Raises OSError.
+
+    job: what the programs of one job have in common; without one, they are a job of their own.
+    """
     driver = _files.driver()
     if driver is None:
         text = "there is no NVIDIA driver here: install it, or name it in GDEV_DRIVER"
@@ -123,6 +135,7 @@ def environment_of(vgpu: str) -> dict[str, str]:
         "GDEV_DRIVER": str(driver),
         "GDEV_SOCKET": str(_files.socket_path()),
         "GDEV_VGPU": vgpu,
+        "GDEV_JOB": job or secrets.token_hex(8),
     }
 
 
@@ -236,6 +249,7 @@ def ps_command() -> None:
       moving out, in     between the two
       waits for memory   others have it: for an allocation, or to come back
       does not fit       it is off, and needs more than there is for it now
+      held for its job   on its GPU, until the rest of its job is, or has finished
       paused             by gdev pause
       no host memory     it cannot leave: see gdev gpu set --host-memory
       file error         it cannot leave: its swap file cannot be written

@@ -26,6 +26,13 @@ class simulation : private world {
   using world::world;
 
   void run() {
+    for (std::size_t i = 0; has_jobs_ && i < vgpus * 2; ++i) {
+      sim_client& made = clients_.emplace_back();
+      made.vgpu = i / 2;
+      made.gpu = 1 + i % 2;
+      made.job = 1;
+      connect(made);
+    }
     for (int i = 0; i < 400; ++i) {
       run_until(now_ + (percent(70) ? below(20 * ms) : below(700 * ms)));
       do_something();
@@ -49,11 +56,15 @@ class simulation : private world {
     }
     for (const sim_client& one : clients_) {
       std::printf(
-          "client %llu%s in %s on %llu: used %llu, swappable %llu, resident %llu, wants "
+          "client %llu%s in %s on %llu, job %u (%llu sent, %llu run): used %llu, swappable %llu, "
+          "resident %llu, wants "
           "%llu%s%s%s%s%s",
           number(one.id), one.is_hostile ? " (hostile)" : "", name(one.vgpu).c_str(),
-          number(one.gpu), number(one.used), number(one.size), number(one.resident),
-          number(one.wanted), one.has_work ? ", work" : "", one.is_off ? ", off" : "",
+          number(one.gpu), one.job, number(one.sent), number(finished(one)), number(one.used),
+          number(one.size), number(one.resident), number(one.wanted), one.has_work ? ", work" : "",
+          one.is_off    ? ", off"
+          : one.is_held ? ", held"
+                        : "",
           one.is_leaving ? ", leaving" : "", one.is_entering ? ", entering" : "",
           one.has_asked ? ", asked" : "");
       if (one.id != 0) {
@@ -82,6 +93,9 @@ class simulation : private world {
       if (percent(10)) {
         made.gpu = 0;
       }
+      if (!has_jobs_ && percent(40)) {
+        join_job(made);
+      }
       connect(made);
       return;
     }
@@ -109,6 +123,9 @@ class simulation : private world {
     }
     const std::size_t index = below(clients_.size());
     sim_client& one = clients_[index];
+    if (has_jobs_ && one.job != 0 && (kind < 25 || (kind >= 55 && kind < 65))) {
+      return;
+    }
     if (kind < 25) {
       disconnect(one);
       clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(index));
@@ -119,6 +136,9 @@ class simulation : private world {
     } else if (kind < 55) {
       if (one.wanted == 0) {
         one.wanted = 1 + below(percent(80) ? total_ / 2 : 2 * total_);
+        if (has_jobs_ && one.job != 0) {
+          one.wanted = one.used <= total_ / 2 ? total_ / 2 + 1 - one.used : 1 + below(total_ / 8);
+        }
         one.wanted_ns = now_;
         one.asks_ns = now_;
         one.has_work = true;
@@ -132,6 +152,24 @@ class simulation : private world {
       one.stays = static_cast<int>(below(3));
     } else if (one.id != 0 && one.gpu != 0 && !one.is_hostile) {
       report_gpu(one);
+    }
+  }
+
+  /** The processes of a job are on different GPUs. */
+  void join_job(sim_client& made) {
+    const std::uint32_t job = 1 + static_cast<std::uint32_t>(below(2));
+    std::uint64_t most = 0;
+    for (const sim_client& one : clients_) {
+      if (one.job == job && one.vgpu == made.vgpu) {
+        if (one.gpu == made.gpu || one.gpu == 0) {
+          return;
+        }
+        most = std::max(most, one.sent);
+      }
+    }
+    if (made.gpu != 0) {
+      made.job = job;
+      made.sent = most / common_ * common_;  // it waits for nothing that was before it
     }
   }
 
@@ -182,6 +220,7 @@ class simulation : private world {
         next = std::min({next, one.acts_ns, one.asks_ns});
       }
       now_ = std::max(now_, next);
+      work();
       due_ns_ = turns().tick(now_);
       require(due_ns_ > now_, "tick() is due at once");
       check();
@@ -204,7 +243,7 @@ class simulation : private world {
 
   /** A program that waits at the gate goes on, or comes to wait there. */
   void wake_program(sim_client& one) {
-    if (!one.is_off && one.wanted != 0) {
+    if (!one.is_off && !one.is_held && one.wanted != 0) {
       one.asks_ns = std::min(one.asks_ns, now_);
     }
     if (one.is_off && one.has_work && one.waits_since_ns == never) {
@@ -273,6 +312,21 @@ class simulation : private world {
   /** A limit that was lowered makes grants strict; a client that joins later is not. */
   static bool is_limited(const sim_client& one) { return one.used != 0; }
 
+  /** Two jobs do not fit together on any GPU from now on. */
+  void let_jobs_grow() {
+    settings_.capacity = total_;
+    settings_.spare = 0;
+    settings_.host = gdev::account_units_max;
+    rooms_.clear();
+    turns().change(settings_, now_);
+    for (sim_client& one : clients_) {
+      if (one.job != 0 && one.used <= total_ / 2) {
+        one.wanted = total_ / 2 + 1 - one.used;
+        one.asks_ns = now_;
+      }
+    }
+  }
+
   /** Waits until each client had its turn. */
   void check_liveness() {
     for (std::size_t i = clients_.size(); i-- > 0;) {
@@ -294,19 +348,27 @@ class simulation : private world {
       one.stays = 0;
       one.acts_ns = std::min(one.acts_ns, now_);
     }
+    if (has_jobs_) {
+      let_jobs_grow();
+    }
     // A round: each waits for the turns of all others, and for moves.
     const std::uint64_t round =
         2 * settle_ns + 2 * clients_max * (settings_.longest_ns + 3000 * ms);
     for (sim_client& one : clients_) {
       one.waits_since_ns = one.is_off ? now_ : never;
       one.wanted_ns = now_;
+      one.sent_before = one.sent;
     }
     const std::uint64_t end = now_ + round;
     while (now_ < end) {
       run_until(std::min(end, now_ + 100 * ms));
     }
     for (const sim_client& one : clients_) {
-      const bool fits = one.gpu == 0 || one.used + one.wanted <= turns().most_for(one.id);
+      const bool fits = std::all_of(clients_.begin(), clients_.end(), [&](const sim_client& mate) {
+        const bool is_mate =
+            &mate == &one || (one.job != 0 && mate.job == one.job && mate.vgpu == one.vgpu);
+        return !is_mate || mate.gpu == 0 || mate.used + mate.wanted <= turns().most_for(mate.id);
+      });
       require(one.id != 0, "a client is not back");
       const gdev::turn_report said = turns().report(one.id, now_);
       const bool is_misfit = one.gpu != 0 && said.now == phase::out &&
@@ -315,6 +377,7 @@ class simulation : private world {
       require(!fits || !one.is_off || one.waits_since_ns > end - round, "a client gets no turn");
       require(!fits || one.wanted == 0 || policies_[one.vgpu].when_full == gdev::full_policy::wait,
               "a client gets no answer");
+      require(!fits || one.job == 0 || one.sent > one.sent_before, "a job does not go on");
     }
   }
 };

@@ -22,9 +22,12 @@ using gdev::turn_event;
 
 constexpr std::uint64_t ms = 1'000'000;
 constexpr std::uint64_t never = gdev::turns::never;
-constexpr std::uint64_t settle_ns = 1500 * ms;  // as in answers.cpp
+constexpr std::uint64_t settle_ns = 1500 * ms;    // as in answers.cpp
+constexpr std::uint64_t patience_ns = 1000 * ms;  // of a client whose GPU has not finished
 constexpr std::size_t vgpus = 2;
 constexpr std::size_t clients_max = 6;
+constexpr std::uint64_t gpus_max = 3;
+constexpr std::uint64_t calls_ahead = 1000;  // most that a program submits before they have run
 
 void require(bool is_right, const std::string& what) {
   if (!is_right) {
@@ -51,11 +54,21 @@ struct sim_client {
   std::uint64_t wanted = 0;  // a request that waits
   std::uint64_t wanted_ns = 0;
   bool has_work = false;
+  // Calls of a program of a job: some are common, and end when all of the job have submitted them.
+  std::uint32_t job = 0;
+  std::uint64_t sent = 0;
+  std::uint64_t sent_before = 0;
+  std::uint64_t busy_until_ns = 0;
   // The thread of its turns.
+  bool is_held = false;
+  bool has_told = false;    // that its round is done
+  std::uint32_t round = 0;  // that it saw last
+  std::uint64_t calls = 0;  // of it, that are left
   bool is_leaving = false;
   bool is_off = false;  // off, or entering
   bool is_entering = false;
   bool has_asked = false;
+  std::uint64_t leaving_since_ns = 0;
   int stays = 0;  // so often it will not be able to leave
   std::uint64_t acts_ns = never;
   std::uint64_t asks_ns = never;
@@ -73,12 +86,14 @@ class world {
   explicit world(std::uint64_t seed) : chance_(seed), has_hostile_(seed % 2 == 1) {
     constexpr std::array<std::uint64_t, 3> totals{1000, 100'000, 2'000'000};
     total_ = totals[below(totals.size())];
-    gpus_ = 1 + below(2);
+    has_jobs_ = percent(40);
+    gpus_ = has_jobs_ ? 2 : 1 + below(gpus_max);
+    common_ = 1 + below(20);
     settings_.longest_ns = (200 + below(2000)) * ms;
     settings_.capacity = percent(50) ? total_ : total_ - below(total_ / 2);
     settings_.spare = percent(50) ? 0 : below(settings_.capacity / 4);
     for (std::size_t i = 0; i < vgpus; ++i) {
-      limits_[i] = 1 + below(2 * total_);
+      limits_[i] = has_jobs_ ? gpus_max * total_ : 1 + below(2 * total_);
       policies_[i] = random_policy();
     }
     start_daemon();
@@ -147,10 +162,13 @@ class world {
     require(accounts().join(id, name(one.vgpu), id, 0, one.page->account, one.used, 0) == 0,
             "join");
     one.id = id;
-    turns().join(id, *one.page, {}, now_);
+    turns().join(id, *one.page, {}, one.job, now_);
     turns().use_gpu(id, one.gpu, total_, total_, now_);
     if (one.is_leaving || one.is_off) {
       turns().come_back_out(id, now_);
+    } else if (one.is_held) {
+      turns().come_back_held(id);
+      one.round = ~std::uint32_t{0};
     }
     one.acts_ns = now_;
     rooms_.clear();  // what it had counts, whatever is there
@@ -190,13 +208,75 @@ class world {
         one.has_asked = tell(one, turn_event::waits) == 0;
         one.acts_ns = (order(one) & gdev::order_out) == 0 ? now_ : never;
       }
+    } else if ((order(one) & (gdev::order_out | gdev::order_hold)) == gdev::order_hold) {
+      be_held(one);
     } else if ((order(one) & gdev::order_out) != 0 ||
                ((order(one) & gdev::order_contended) != 0 && !one.has_work &&
-                tell(one, turn_event::leaves) == 0)) {
+                finished(one) == one.sent && tell(one, turn_event::leaves) == 0)) {
       one.is_leaving = true;
+      one.leaving_since_ns = now_;
       one.acts_ns = now_ + below(30 * ms);
     } else if ((order(one) & gdev::order_contended) != 0) {
+      one.is_held = false;
       one.acts_ns = now_ + 40 * ms;
+    } else {
+      one.is_held = false;
+    }
+  }
+
+  // --- Common work of a job ---
+
+  /** Returns how many of its calls have run, or will without a further call of anybody. */
+  std::uint64_t finished(const sim_client& one) const {
+    std::uint64_t all = one.sent;
+    for (const sim_client& other : clients_) {
+      if (other.job == one.job && one.job != 0 && other.vgpu == one.vgpu && !other.is_hostile) {
+        // Until the common call that it has not submitted yet.
+        all = std::min(all, other.sent / common_ * common_ + common_ - 1);
+      }
+    }
+    return all;
+  }
+
+  void send(sim_client& one, std::uint64_t calls) {
+    one.sent += calls;
+    one.busy_until_ns = std::max(now_, one.busy_until_ns) + below(calls * ms / 20 + 1);
+  }
+
+  [[nodiscard]] bool has_run(const sim_client& one) const {
+    return finished(one) == one.sent && now_ >= one.busy_until_ns;
+  }
+
+  /** Programs go on with their work. */
+  void work() {
+    for (sim_client& one : clients_) {
+      const bool is_free = !one.is_off && !one.is_leaving && !one.is_held;
+      if (one.job != 0 && one.has_work && is_free && one.busy_until_ns < now_ + 200 * ms) {
+        const std::uint64_t most = finished(one) + calls_ahead;
+        send(one, std::min(below(200), most - std::min(one.sent, most)));
+      }
+    }
+  }
+
+  void be_held(sim_client& one) {
+    one.is_held = true;
+    const std::uint32_t round = one.page->hold.load();
+    const gdev::hold_round now = gdev::hold_round::unpacked(round);
+    if (one.round != round) {
+      one.round = round;
+      one.calls = now.calls;
+      one.has_told = false;
+    }
+    if (one.has_told) {
+      return;
+    }
+    one.acts_ns = now_ + 1 + below(2 * ms);
+    if (now.calls != 0 && one.has_work && one.calls != 0) {
+      send(one, one.calls);
+      one.calls = 0;
+    } else if (now.calls != 0 ? one.calls == 0 : has_run(one)) {
+      one.has_told = tell(one, turn_event::held, now.number) != ENOTCONN;
+      one.acts_ns = never;
     }
   }
 
@@ -205,8 +285,13 @@ class world {
   }
 
   void leave(sim_client& one) {
-    if (one.stays > 0 && one.resident == one.size) {
-      --one.stays;
+    const bool is_blocked = one.resident == one.size && !has_run(one);
+    if (is_blocked && now_ < one.leaving_since_ns + patience_ns) {
+      one.acts_ns = now_ + 1 + below(20 * ms);
+      return;
+    }
+    if (is_blocked || (one.stays > 0 && one.resident == one.size)) {
+      one.stays -= is_blocked ? 0 : 1;
       one.is_leaving = false;
       tell(one, turn_event::stays, percent(50) ? EBUSY : ENOMEM);
       one.acts_ns = now_ + 20 * ms;
@@ -220,6 +305,7 @@ class world {
       return;
     }
     one.is_leaving = false;
+    one.is_held = false;
     one.is_off = true;
     one.has_asked = false;
     tell(one, turn_event::left, one.size * gdev::account_unit, 1 + below(100 * ms));
@@ -256,6 +342,8 @@ class world {
     one.is_entering = false;
     one.is_off = false;
     one.has_asked = false;
+    one.is_held = (order(one) & (gdev::order_hold | gdev::order_out)) != 0;
+    one.round = ~std::uint32_t{0};
     one.waits_since_ns = never;
     one.acts_ns = now_;
   }
@@ -263,7 +351,7 @@ class world {
   /** A client's program asks for what it wants, as try_to_use() does. */
   void ask(sim_client& one) {
     one.asks_ns = never;
-    if (one.wanted == 0 || one.id == 0 || one.is_off || one.is_hostile) {
+    if (one.wanted == 0 || one.id == 0 || one.is_off || one.is_held || one.is_hostile) {
       return;  // it asks again when its turn begins
     }
     if (one.gpu == 0) {
@@ -330,15 +418,17 @@ class world {
     if (percent(20)) {
       turns().want(one.id, any_number(), any_number() == 1, now_);
     }
-    tell(one, static_cast<turn_event>(percent(95) ? 1 + below(6) : any_number()), any_number(),
+    tell(one, static_cast<turn_event>(percent(95) ? 1 + below(7) : any_number()), any_number(),
          any_number());
     one.acts_ns = now_ + below(100 * ms);
   }
 
   std::mt19937_64 chance_;
   bool has_hostile_;
+  bool has_jobs_ = false;  // one in each virtual GPU, on two GPUs, which has half of each and more
   std::uint64_t total_ = 0;
   std::uint64_t gpus_ = 1;
+  std::uint64_t common_ = 1;  // each so many-th call of a job's programs is common
   std::uint64_t now_ = 1;
   std::uint64_t due_ns_ = 1;
   std::uint64_t next_id_ = 1;

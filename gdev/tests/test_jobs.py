@@ -1,0 +1,133 @@
+"""Jobs: processes on several GPUs whose work waits for each other leave and enter together."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .gdev_daemon import Daemon
+from .simulated_gpu import BUILD, Gpu
+
+GPUS = 2
+MIB = 1 << 20
+# Two do not fit the 64 MiB of a GPU, one does.
+BYTES = 40 * MIB
+TIMEOUT_S = 90
+
+
+@pytest.fixture
+def gpus(gpu: Gpu, tmp_path: Path) -> list[Gpu]:
+    """Two simulated GPUs of 64 MiB each."""
+    return [gpu, Gpu(tmp_path / "other_gpu", gpu.bytes)]
+
+
+class Job:
+    """A process on each GPU, which meet in their kernels."""
+
+    def __init__(
+        self, daemon: Daemon, gpus: list[Gpu], folder: Path, name: str, rounds: int, job: str
+    ) -> None:
+        arrivals = folder / f"{name}.arrivals"
+        arrivals.write_bytes(bytes(8 * len(gpus)))
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(BUILD / "tests" / "collective", arrivals),
+                    *(str(rank), str(len(gpus)), str(BYTES), str(rounds)),
+                ],
+                env=daemon.environment()
+                | {
+                    "GDEV_SIMULATED_GPU": str(one.memory),
+                    "GDEV_VGPU": name,
+                    "GDEV_JOB": job,
+                    "LD_PRELOAD": one.preloaded,
+                    "KERNELS": str(one.kernels),
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, one in enumerate(gpus)
+        ]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def ends(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Waits for its end: all its numbers must be right."""
+        end = time.monotonic() + timeout_s
+        for process in self.processes:
+            text, errors = process.communicate(timeout=max(0.1, end - time.monotonic()))
+            assert (text, process.returncode) == ("ok\n", 0), errors
+
+
+Start = Callable[[str, int], Job]
+
+
+@pytest.fixture
+def start(daemon: Daemon, gpus: list[Gpu], tmp_path: Path) -> Iterator[Start]:
+    """Starts a job in a virtual GPU."""
+    with contextlib.ExitStack() as started:
+
+        def run(vgpu: str, rounds: int, job: str | None = None) -> Job:
+            made = Job(daemon, gpus, tmp_path, vgpu, rounds, job or f"job of {vgpu}")
+            started.callback(made.kill)
+            return made
+
+        for name in ("a", "b"):
+            daemon.must("vgpu", "add", name, "--memory", "128MiB")
+        yield run
+
+
+def states(daemon: Daemon) -> dict[int, str]:
+    """Returns the state of each program."""
+    rows = [line.split() for line in daemon.must("ps").splitlines()[1:]]
+    return {int(row[0]): row[5].rstrip(",") for row in rows}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_two_jobs_that_do_not_fit_together_take_turns(start: Start) -> None:
+    jobs = [start(name, 6400) for name in ("a", "b")]
+    for job in jobs:
+        job.ends()
+
+
+def test_a_job_is_paused_as_a_whole(start: Start, daemon: Daemon) -> None:
+    job = start("a", 6400)
+    wait_until(lambda: daemon.must("ps").count("40 MiB") == GPUS)
+    daemon.must("pause", str(job.processes[0].pid))
+    wait_until(lambda: set(states(daemon).values()) == {"off"})
+    daemon.must("resume", str(job.processes[0].pid))
+    job.ends()
+
+
+def test_a_daemon_that_is_started_anew_brings_jobs_together(start: Start, daemon: Daemon) -> None:
+    jobs = [start(name, 12800) for name in ("a", "b")]
+    for _ in range(3):
+        wait_until(lambda: "off" in states(daemon).values())
+        daemon.kill()
+        daemon.start()
+    for job in jobs:
+        job.ends()
+
+
+def test_a_job_goes_on_after_another_one_was_killed(start: Start, daemon: Daemon) -> None:
+    jobs = [start(name, 6400) for name in ("a", "b")]
+    wait_until(lambda: len(states(daemon)) == 2 * GPUS)
+    jobs[0].processes[0].kill()
+    time.sleep(0.5)  # the rest of it waits for the one that is gone
+    jobs[0].kill()
+    jobs[1].ends()
