@@ -47,7 +47,7 @@ check() {
     case $expected.$name in
         caught.*) compile+=(-O0) run+=(-w20) ;;
         holds.deep.dirty.*) compile+=(-Og) ;;
-        holds.deep.* | holds.channel.all_faults_one_slot) compile+=(-O2 -DCOLLAPSE) ;;
+        holds.deep.* | holds.channel.*) compile+=(-O2 -DCOLLAPSE) ;;
         *) compile+=(-Og) ;;
     esac
 
