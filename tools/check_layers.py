@@ -3,9 +3,9 @@
 
 Headers and sources include only their own layer and those below it, without a cycle. No two headers
 of the library have one name. Only start_thread() starts threads, because all of them must block the
-program's signals. Tests include what they name of the headers that are precompiled for them, as no
-compiler would notice. No line has more than 100 columns, and no row of a table more than 120. No
-source of the library has more than 500 lines, and no file of the tests more than 600.
+program's signals. Tests and gdev include what they name of the headers that are precompiled for
+them, as no compiler would notice. No line has more than 100 columns, and no row of a table more
+than 120. No source of the library has more than 500 lines, and no file of the tests more than 600.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STARTS_THREAD = re.compile(
 )
 THREADS_START_IN = "include/gpufs/base/start_thread.hpp"
 CODE = (".cuh", ".hpp", ".cpp", ".py", ".pyi")
-# What tests name of the headers that tests/CMakeLists.txt precompiles.
+# What sources name of the headers that tests/CMakeLists.txt and gdev/CMakeLists.txt precompile.
 PRECOMPILED = {
     "gtest/gtest.h": r"\b(EXPECT|ASSERT)_\w+\(|\bTEST(_[FP])?\(",
     "algorithm": r"std::(min|max|sort|find|find_if|count|count_if|copy|fill|equal|all_of|any_of"
@@ -136,9 +136,14 @@ def thread_starts(files: list[Path]) -> Iterator[str]:
 
 
 def missing_includes(files: list[Path]) -> Iterator[str]:
-    """Returns what tests name of precompiled headers that neither they nor their header include."""
+    """Returns what sources name of precompiled headers that neither they nor their header include.
+
+    The programs of gdev/bench have no such headers.
+    """
     for path in files:
-        if path.parts[0] != "tests" or path.suffix != ".cpp":
+        if path.parts[0] not in ("tests", "gdev") or path.parts[1] == "bench":
+            continue
+        if path.suffix != ".cpp":
             continue
         text = (ROOT / path).read_text()
         header = ROOT / path.with_suffix(".hpp")

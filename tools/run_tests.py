@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,17 @@ def cuda_flags(job: Job) -> dict[str, str]:
     return {"CUDAFLAGS": "-Ofc=max"} if is_true_of_nvcc("GPUFS_NVCC_HAS_OFC") else {}
 
 
+def fast_host_flags() -> dict[str, str]:
+    """Returns the environment in which pip compiles host code as the C++ tests do, without a GPU.
+
+    With -O3 it takes half as long again (docs/decisions/build.md).
+    """
+    if has_gpu():
+        return {}
+    flags = [f"-DCMAKE_{language}_FLAGS_RELEASE=-O2 -DNDEBUG" for language in ("CXX", "CUDA")]
+    return {"CMAKE_ARGS": shlex.join(flags)}
+
+
 def fast_ptxas() -> str:
     """Returns the flag that docs/api.md advises for kernels, if this nvcc has it."""
     return "-Xptxas=-Ofc=min" if is_true_of_nvcc("GPUFS_PTXAS_HAS_OFC") else ""
@@ -245,7 +257,12 @@ def install_package(job: Job) -> None:
             pins,
             ".[test]",
         ),
-        env={"GPUFS_CUDA": "ON", "CUDAARCHS": cuda_architecture(), **cuda_flags(job)},
+        env={
+            "GPUFS_CUDA": "ON",
+            "CUDAARCHS": cuda_architecture(),
+            **cuda_flags(job),
+            **fast_host_flags(),
+        },
         timeout_s=COMPILE_TIMEOUT_S,
     )
 

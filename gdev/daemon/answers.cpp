@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <initializer_list>
+#include <memory>
 #include <sstream>
+#include <string>
 #include <string_view>
 
 #include "base/crash_point.hpp"

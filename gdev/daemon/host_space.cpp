@@ -1,7 +1,9 @@
 // Whether the host can hold what is off the GPUs: turns.hpp.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <functional>
+#include <vector>
 
 #include "base/crash_point.hpp"
 #include "base/saturating.hpp"

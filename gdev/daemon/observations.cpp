@@ -1,6 +1,7 @@
 #include "daemon/observations.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 #include "base/saturating.hpp"

@@ -1,5 +1,6 @@
 // What the daemon answers about counts: observations.hpp.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 

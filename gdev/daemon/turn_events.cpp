@@ -1,6 +1,8 @@
 // What clients and commands say, and what is due: turns.hpp.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <vector>
 
 #include "base/saturating.hpp"
 #include "daemon/turns.hpp"

@@ -1,6 +1,7 @@
 #include "daemon/turns.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <tuple>
 #include <utility>
 

@@ -5,8 +5,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <mutex>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/crash_point.hpp"
 #include "interposer/driver.hpp"

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from .gdev_daemon import Daemon
+from .gdev_daemon import COMMANDS, Daemon
 from .simulated_gpu import ROOT, Gpu
 
 # What gdev uses of gpufs is not installed where the tests run.
 sys.path.insert(0, str(ROOT / "python"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands() -> Iterator[None]:
+    yield
+    COMMANDS.end()
 
 
 @pytest.fixture

@@ -7,15 +7,16 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from .forked_commands import Commands
 from .simulated_gpu import BUILD, ROOT, TIMEOUT_S, Gpu
 
 OUT_OF_MEMORY = "error 2"  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = "error 802"  # CUDA_ERROR_SYSTEM_NOT_READY
+COMMANDS = Commands(os.pathsep.join(str(ROOT / of / "python") for of in ("gdev", ".")))
 
 
 def seed_of_test() -> int:
@@ -103,9 +104,8 @@ class Daemon:
             self.process = None
 
     def environment(self) -> dict[str, str]:
-        paths = [str(ROOT / "gdev" / "python"), str(ROOT / "python")]
         return self.gpu.environment(under_gdev=False) | {
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONPATH": COMMANDS.python_path,
             "GDEV_PROGRAMS": str(self.gpu.programs),
             "GDEV_SOCKET": str(self.socket),
             "GDEV_DRIVER": str(self.gpu.driver),
@@ -115,15 +115,8 @@ class Daemon:
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command of gdev. Its exit status may be any."""
-        return subprocess.run(
-            [sys.executable, "-m", "gdev", *arguments],
-            env=self.environment() | dict(env or {}),
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        environment = self.environment() | dict(env or {})
+        return COMMANDS.run([*arguments], environment, cwd or Path.cwd(), TIMEOUT_S)
 
     def must(self, *arguments: str) -> str:
         """Runs a command of gdev that must succeed. Returns its output."""

@@ -57,3 +57,4 @@ def wait_until_gone(daemon: Daemon, process: int) -> None:
     end = time.monotonic() + 10
     while str(process) in daemon.must("ps").split():
         assert time.monotonic() < end
+        time.sleep(0.02)

@@ -81,6 +81,7 @@ def wait_until_it_stays(daemon: Daemon) -> None:
     end = time.monotonic() + TIMEOUT_S
     while "no host memory" not in daemon.must("ps"):
         assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_a_full_disk_takes_nothing_of_what_files_may_have(

@@ -54,6 +54,7 @@ def swap_out(daemon: Daemon, program: Program) -> None:
     end = time.monotonic() + TIMEOUT_S
     while not re.search(rf"^{pid} .*off,", daemon.must("ps"), re.MULTILINE):
         assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def swap_in(daemon: Daemon, program: Program) -> None:

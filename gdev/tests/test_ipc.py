@@ -283,6 +283,7 @@ def paused(daemon: Daemon, program: Program) -> list[str]:
     end = time.monotonic() + TIMEOUT_S
     while "off," not in (row := state(daemon)[program.process.pid]):
         assert time.monotonic() < end
+        time.sleep(0.02)
     return row
 
 

@@ -307,6 +307,7 @@ def test_a_virtual_gpu_that_holds_a_segment_is_not_removed(shared: Daemon) -> No
     end = time.monotonic() + 10
     while len(shared.must("ps").splitlines()) > 1:
         assert time.monotonic() < end
+        time.sleep(0.02)
     refused = shared.gdev("vgpu", "rm", "a")
     assert refused.returncode == 1 and "programs use it" in refused.stderr
     shared.must("shm", "rm", shared.must("shm").splitlines()[1].split()[0])

@@ -135,6 +135,7 @@ def wait_for(daemon: Daemon, program: Program, words: str) -> None:
     end = time.monotonic() + TIMEOUT_S
     while words not in " ".join(state(daemon)[program.process.pid]):
         assert time.monotonic() < end, state(daemon)
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -149,7 +150,7 @@ def kept_waiting(two_vgpus: Daemon) -> Iterator[Program]:
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
         time.sleep(0.5)
         assert not waiting.done() and "on" in state(two_vgpus)[a.process.pid]
-        assert " on, waits for memory " in " ".join(state(two_vgpus)[b.process.pid])
+        wait_for(two_vgpus, b, " on, waits for memory ")
         yield a
         waiting.result(TIMEOUT_S)
 
@@ -376,8 +377,9 @@ def test_a_stopped_program_holds_up_those_that_need_its_memory_only(two_vgpus: D
         small.does("init")
         a.stop()
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
+        wait_for(two_vgpus, a, "moving out")
         time.sleep(0.5)
-        assert not waiting.done() and "moving out" in " ".join(state(two_vgpus)[a.process.pid])
+        assert not waiting.done()
         a.process.send_signal(signal.SIGCONT)
         waiting.result(TIMEOUT_S)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
@@ -408,6 +410,7 @@ def test_work_that_does_not_end_keeps_its_program_on_the_gpu(two_vgpus: Daemon) 
         end = time.monotonic() + TIMEOUT_S
         while "busy" not in two_vgpus.must("ps"):
             assert time.monotonic() < end and not waiting.done()
+            time.sleep(0.02)
         waiting.result(TIMEOUT_S)
         assert a.does("check", 0, 1, 40 * MIB) == [1]
 
@@ -519,6 +522,7 @@ def test_what_was_freed_during_a_capture_leaves_with_the_program(two_vgpus: Daem
             end = time.monotonic() + TIMEOUT_S
             while "off," not in state(two_vgpus)[a.process.pid]:
                 assert time.monotonic() < end
+                time.sleep(0.02)
             assert b.does("alloc", 60 * MIB)[0] == 0
         finally:
             two_vgpus.must("resume", str(a.process.pid))

@@ -127,8 +127,8 @@ def test_a_full_disk_keeps_the_program_on_the_gpu(
     ):
         resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, 30 * MIB))
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        time.sleep(0.5)
-        assert not waiting.done() and "no host memory" in two_vgpus.must("ps")
+        wait_for(two_vgpus, b, "no host memory")
+        assert not waiting.done()
         assert b.does("check", 0, 2, 40 * MIB) == [1]
         two_vgpus.must("gpu", "set", "--host-memory", "128MiB")
         assert waiting.result(TIMEOUT_S) == [1]
