@@ -148,7 +148,8 @@ class turn_service {
 
   void step_on() {
     const std::uint32_t order = read_turn().order;
-    if ((order & order_out) != 0) {
+    // Without a daemon, programs on the GPU stay there, whatever it said last.
+    if ((order & order_out) != 0 && has_daemon()) {
       if (steady_clock::now() >= retry_at_) {
         leave();
       }
