@@ -27,6 +27,11 @@ VENV_PYTHON = ROOT / ".venv" / "bin" / "python3"
 JOBS = str(PROCESSORS)
 COMPILE_TIMEOUT_S = 3600
 SANITIZERS = ("tsan", "asan")
+# All tests of the first run each day, and a share of the others; but not those whose bounds of time
+# hold at full speed only.
+GDEV_CHECKED_TESTS = ("protocol", "swap", "handles")
+GDEV_UNCHECKED = "allocations_of_others_make_none_fail or work_that_does_not_end"
+GDEV_SHARES = 12
 
 
 # --- The stages ---
@@ -274,6 +279,55 @@ def gdev(job: Job) -> None:
     )
 
 
+def gdev_sanitizer() -> str:
+    """Returns the sanitizer under which gdev runs today: the other one tomorrow."""
+    return SANITIZERS[int(os.environ["GPUFS_TEST_ROTATION"]) % 2]
+
+
+def build_gdev_check(job: Job) -> None:
+    build_gdev(job)  # the tests' own programs
+    preset = f"gdev-{gdev_sanitizer()}"
+    configure(job, preset)
+    compile_targets(job, preset, "gdev_checked")
+
+
+def gdev_check(job: Job) -> None:
+    """Runs a part of gdev's tests, another one each day, with gdev under a sanitizer."""
+    sanitizer = gdev_sanitizer()
+    build = BUILD / f"gdev-{sanitizer}" / "gdev"
+    compiler = cache_entry(build.parent, "CMAKE_CXX_COMPILER")
+    runtime = subprocess.run(
+        [compiler, f"-print-file-name=lib{sanitizer}.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    share = "" if os.environ.get("GPUFS_TEST_WHOLE") else f"{gdev_share()}/{GDEV_SHARES}"
+    environment = {
+        "GDEV_TEST_CHECKED": str(build),
+        "GDEV_TEST_PRELOAD": runtime,
+        "GDEV_TEST_SHARE": share,
+        # The driver's simulated objects live until the process ends.
+        "ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    }
+    report = LOGS / "gdev_check.xml"
+    job.run_tests(
+        report,
+        *(*without_address_randomisation(), VENV_PYTHON, "-m", "pytest"),
+        *(f"gdev/tests/test_{name}.py" for name in GDEV_CHECKED_TESTS),
+        *("-k", f"not ({GDEV_UNCHECKED})"),
+        *(f"--numprocesses={PROCESSORS + 1}", f"--junitxml={report}"),
+        env=environment,
+    )
+
+
+def gdev_share() -> int:
+    """Returns the share of gdev's tests that runs today: the next one after both sanitizers."""
+    return int(os.environ["GPUFS_TEST_ROTATION"]) // len(SANITIZERS) % GDEV_SHARES
+
+
 def demo(job: Job) -> None:
     job.run(sys.executable, "tools/demo.py", "--gpufs", TEST_VENV / "bin" / "gpufs", "--quick")
 
@@ -382,6 +436,14 @@ STAGES = (
         install_package,
     ),
     Stage("gdev", "programs under gdev, on a simulated GPU", gdev, 600, ("setup",), build_gdev),
+    Stage(
+        "gdev_check",
+        "the same, with gdev under another sanitizer each day",
+        gdev_check,
+        600,
+        ("setup",),
+        build_gdev_check,
+    ),
     Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
     Stage(
         "consumer",

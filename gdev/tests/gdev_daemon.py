@@ -104,7 +104,9 @@ class Daemon:
 
     def environment(self) -> dict[str, str]:
         paths = [str(ROOT / "gdev" / "python"), str(ROOT / "python")]
-        return self.gpu.environment(under_gdev=False) | {
+        own = self.gpu.environment(under_gdev=False)
+        own.pop("LD_PRELOAD", None)  # commands of gdev use no driver
+        return own | {
             "PYTHONPATH": os.pathsep.join(paths),
             "GDEV_PROGRAMS": str(self.gpu.programs),
             "GDEV_SOCKET": str(self.socket),
