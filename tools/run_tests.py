@@ -286,46 +286,35 @@ def gdev_sanitizer() -> str:
 
 def build_gdev_check(job: Job) -> None:
     build_gdev(job)  # the tests' own programs
-    preset = f"gdev-{gdev_sanitizer()}"
-    configure(job, preset)
-    compile_targets(job, preset, "gdev_checked")
+    configure(job, f"gdev-{gdev_sanitizer()}")
+    compile_targets(job, f"gdev-{gdev_sanitizer()}", "gdev_checked")
 
 
 def gdev_check(job: Job) -> None:
     """Runs a part of gdev's tests, another one each day, with gdev under a sanitizer."""
-    sanitizer = gdev_sanitizer()
-    build = BUILD / f"gdev-{sanitizer}" / "gdev"
-    compiler = cache_entry(build.parent, "CMAKE_CXX_COMPILER")
-    runtime = subprocess.run(
-        [compiler, f"-print-file-name=lib{sanitizer}.so"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    share = "" if os.environ.get("GPUFS_TEST_WHOLE") else f"{gdev_share()}/{GDEV_SHARES}"
+    build = BUILD / f"gdev-{gdev_sanitizer()}"
+    compiler = cache_entry(build, "CMAKE_CXX_COMPILER")
+    library = [compiler, f"-print-file-name=lib{gdev_sanitizer()}.so"]
+    share = int(os.environ["GPUFS_TEST_ROTATION"]) // len(SANITIZERS) % GDEV_SHARES
     environment = {
-        "GDEV_TEST_CHECKED": str(build),
-        "GDEV_TEST_PRELOAD": runtime,
-        "GDEV_TEST_SHARE": share,
+        "GDEV_TEST_CHECKED": str(build / "gdev"),
+        "GDEV_TEST_PRELOAD": subprocess.check_output(library, text=True).strip(),
+        "GDEV_TEST_SHARE": "" if os.environ.get("GPUFS_TEST_WHOLE") else f"{share}/{GDEV_SHARES}",
         # The driver's simulated objects live until the process ends.
         "ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
     }
     report = LOGS / "gdev_check.xml"
+    files = [f"gdev/tests/test_{name}.py" for name in GDEV_CHECKED_TESTS]
     job.run_tests(
         report,
-        *(*without_address_randomisation(), VENV_PYTHON, "-m", "pytest"),
-        *(f"gdev/tests/test_{name}.py" for name in GDEV_CHECKED_TESTS),
-        *("-k", f"not ({GDEV_UNCHECKED})"),
+        *without_address_randomisation(),
+        *(VENV_PYTHON, "-m", "pytest"),
+        *(*files, "-k", f"not ({GDEV_UNCHECKED})"),
         *(f"--numprocesses={PROCESSORS + 1}", f"--junitxml={report}"),
         env=environment,
     )
-
-
-def gdev_share() -> int:
-    """Returns the share of gdev's tests that runs today: the next one after both sanitizers."""
-    return int(os.environ["GPUFS_TEST_ROTATION"]) // len(SANITIZERS) % GDEV_SHARES
 
 
 def demo(job: Job) -> None:
@@ -436,14 +425,7 @@ STAGES = (
         install_package,
     ),
     Stage("gdev", "programs under gdev, on a simulated GPU", gdev, 600, ("setup",), build_gdev),
-    Stage(
-        "gdev_check",
-        "the same, with gdev under another sanitizer each day",
-        gdev_check,
-        600,
-        ("setup",),
-        build_gdev_check,
-    ),
+    Stage("gdev_check", "gdev under a sanitizer", gdev_check, 600, ("setup",), build_gdev_check),
     Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
     Stage(
         "consumer",
