@@ -198,6 +198,7 @@ holds gate.membarrier                 gate safety gate.pml
 holds gate.fences                     gate safety gate.pml -DFENCES
 holds gate.endless_patience           gate safety gate.pml -DGIVES_UP=0
 holds gate.shared_line                gate safety gate.pml -DSHARED -DOPS=2
+holds gate.parked                     gate safety gate.pml -DPARKS -DTURNS=1
 holds gate.every_call_ends            - cycles gate.pml -DTURNS=1
 holds once.one_cleaner                once safety once.pml
 holds once.two_cleaners               once safety once.pml -DCLEANERS=2
@@ -286,6 +287,9 @@ for mutant in NO_MEMBARRIER LOOKS_BEFORE_IT_COUNTS CAPTURE_COUNTED_LATE CAPTURES
 done
 for mutant in NESTED_WAITS WAITS_INSIDE; do
     caught "gate.$mutant" safety gate.pml -DGIVES_UP=0
+done
+for mutant in PARKS_FIRST STAYS_PARKED UNPARKS_BESIDE_PASSES PASS_COUNTED_LATE; do
+    caught "gate.$mutant" safety gate.pml -DPARKS -DTURNS=1
 done
 for mutant in GIVES_WHAT_IS_COMING RELEASED_TOO_EARLY DOES_NOT_DRAIN; do
     caught "turns.$mutant" safety turns.pml

@@ -2,9 +2,9 @@
  * gate.pml - what a program submits, beside turns that take its memory off the GPU. No work runs,
  * and no call changes allocations, while the memory is out or moves.
  *
- * Real code: gdev/interposer/gate.cpp (submission, close_gate, wait_for_submissions, open_gate,
- * wait_until_open), turn_service.cpp (is_idle, leave, enter), gated_calls.cpp (begins_capture,
- * end_capture).
+ * Real code: gdev/interposer/gate.cpp (submission, memory_pass, close_gate, wait_for_submissions,
+ * open_gate, wait_until_open, park_memory, unpark_memory), turn_service.cpp (is_idle, leave, enter),
+ * gated_calls.cpp (begins_capture, end_capture), handles.cpp (unmap).
  *
  * Store buffering is modelled for what it is about: the plain stores to `inside` of a thread's own
  * line stay in a buffer of the thread until they are flushed at some time, and its loads pass
@@ -13,7 +13,8 @@
  * its patience is over (GIVES_UP); then the gate opens.
  *
  * Configuration: THREADS, OPS (calls of each), TURNS, GIVES_UP (0: patience has no end), FENCES
- * (the kernel has no membarrier(2), and each submission has a fence), SHARED.
+ * (the kernel has no membarrier(2), and each submission has a fence), SHARED, PARKS (calls that give
+ * memory back do not wait for a turn: a handle is mapped, and threads unmap it).
  */
 
 #ifndef THREADS
@@ -45,6 +46,16 @@ bool sleeping[THREADS];
 bool away;                     /* ghost: the memory is out, or moves */
 byte open_captures;            /* ghost */
 byte ended;
+#ifdef PARKS
+bool parked;                   /* with the mutex, as is `passes` */
+byte passes;
+bool known = true;             /* the handle's mapping, to gdev ... */
+bool mapped = true;            /* ... and to the driver */
+bool moving;                   /* ghost */
+#define IS_PARKED parked
+#else
+#define IS_PARKED false
+#endif
 
 proctype buffer(byte i)
 {
@@ -83,7 +94,8 @@ inline add(change)
 #define PASSES (outer != 0)
 #endif
 
-inline submit()
+/* is_parking_enough: for a memory_pass, which parked memory gives as well (`took`). */
+inline submit(is_parking_enough)
 {
     do
     :: true ->
@@ -108,13 +120,28 @@ inline submit()
         waiting++;
         atomic { !locked -> locked = true }
         do
-        :: closed ->
+        :: closed && !(is_parking_enough && IS_PARKED) ->
             atomic { locked = false; sleeping[i] = true }
             atomic { !sleeping[i] && !locked -> locked = true }
         :: else -> break
         od;
+#ifdef PARKS
+        took = is_parking_enough && parked;
+#ifndef MUTANT_PASS_COUNTED_LATE
+        passes = passes + took;
+#endif
+#endif
         locked = false;
         waiting--;
+#ifdef PARKS
+#ifdef MUTANT_PASS_COUNTED_LATE
+        passes = passes + took;
+#endif
+        if
+        :: took -> break
+        :: else
+        fi;
+#endif
 #ifdef MUTANT_WAITS_INSIDE
         add(-1);
 #endif
@@ -126,18 +153,41 @@ inline launch()
     atomic { assert(!away); work++ }   /* property: work is submitted to memory that is there */
 }
 
+#ifdef PARKS
+/* cuMemUnmap(): gdev forgets the mapping, and the driver removes what it has. */
+inline unmap()
+{
+    submit(true);
+    atomic { assert(took || !away); known = false }
+    if
+    :: atomic { took ->
+            assert(!mapped && !moving) }   /* property: it finds nothing that a move has made */
+        atomic { !locked -> passes--; took = false }
+    :: else ->
+        atomic { assert(!away); mapped = false }
+        add(-1)
+    fi
+}
+#endif
+
 proctype thread(byte i)
 {
     byte own, outer, value, ops = OPS;
     bool was_closed;
+#ifdef PARKS
+    bool took;
+#endif
 
     do
+#ifdef PARKS
+    :: ops > 0 -> ops--; unmap()
+#endif
     :: ops > 0 -> ops--;
-        submit();
+        submit(false);
         if
         :: launch()
         :: assert(!away);              /* property: nor are allocations changed beside a move */
-            submit();                  /* a call within a call */
+            submit(false);                  /* a call within a call */
             launch();
             add(-1)
         :: open_captures == 0 ->       /* a capture: the call that begins it ... */
@@ -149,7 +199,7 @@ proctype thread(byte i)
 #ifndef MUTANT_CAPTURE_COUNTED_LATE
             add(-1);
 #endif
-            submit();                  /* ... work of it, ... */
+            submit(false);                  /* ... work of it, ... */
             assert(!away);
             add(-1);
             open_captures--;           /* ... and the end, which passes no gate */
@@ -196,9 +246,33 @@ inline look_for_captures()
     fi
 }
 
+#ifdef PARKS
+inline park()
+{
+    atomic {
+        !locked -> parked = true;
+        for (i : 0 .. THREADS - 1) { sleeping[i] = false }
+        i = 0
+    }
+}
+
+inline unpark()
+{
+#ifndef MUTANT_STAYS_PARKED
+    atomic { !locked -> parked = false }
+#endif
+#ifndef MUTANT_UNPARKS_BESIDE_PASSES
+    atomic { !locked && passes == 0 }
+#endif
+}
+#endif
+
 proctype turn_service()
 {
     byte line, i, value, turns = TURNS;
+#ifdef PARKS
+    bool was_known, has_failed;
+#endif
 
 again:
     if
@@ -236,11 +310,35 @@ again:
 #ifdef MUTANT_OPENS_FIRST
     closed = false;
 #endif
+#ifdef PARKS
+move_out:
+    moving = true;
+#ifdef MUTANT_PARKS_FIRST
+    park();
+#endif
+    mapped = false;
+    moving = false;
+#ifndef MUTANT_PARKS_FIRST
+    park();
+#endif
+#endif
     /* off the GPU, until a thread waits; the daemon's part is in turns.pml */
     if
     :: waiting > 0
     :: ended == THREADS
     fi;
+#ifdef PARKS
+    unpark();
+    moving = true;
+    was_known = known;
+    mapped = was_known;
+    was_known = false;
+    if
+    :: !has_failed -> has_failed = true; goto move_out   /* the order has changed */
+    :: true
+    fi;
+    moving = false;
+#endif
     away = false;
 open:
 #ifdef MUTANT_OPENS_WITHOUT_LOCK
@@ -266,5 +364,8 @@ init
     }
     _nr_pr == 1;
     assert(waiting == 0 && captures == 0 && work == 0);
+#ifdef PARKS
+    assert(passes == 0 && mapped == known);
+#endif
     for (i : 0 .. LINES - 1) { assert(inside[i] == 0) }
 }

@@ -28,6 +28,11 @@ VENV_PYTHON = ROOT / ".venv" / "bin" / "python3"
 JOBS = str(PROCESSORS)
 COMPILE_TIMEOUT_S = 3600
 SANITIZERS = ("tsan", "asan")
+# All tests of the first run each day, and a share of the others; but not those whose bounds of time
+# hold at full speed only.
+GDEV_CHECKED_TESTS = ("protocol", "swap", "handles")
+GDEV_UNCHECKED = "allocations_of_others_make_none_fail or work_that_does_not_end"
+GDEV_SHARES = 12
 
 
 # --- The stages ---
@@ -291,6 +296,44 @@ def gdev(job: Job) -> None:
     )
 
 
+def gdev_sanitizer() -> str:
+    """Returns the sanitizer under which gdev runs today: the other one tomorrow."""
+    return SANITIZERS[int(os.environ["GPUFS_TEST_ROTATION"]) % 2]
+
+
+def build_gdev_check(job: Job) -> None:
+    build_gdev(job)  # the tests' own programs
+    configure(job, f"gdev-{gdev_sanitizer()}")
+    compile_targets(job, f"gdev-{gdev_sanitizer()}", "gdev_checked")
+
+
+def gdev_check(job: Job) -> None:
+    """Runs a part of gdev's tests, another one each day, with gdev under a sanitizer."""
+    build = BUILD / f"gdev-{gdev_sanitizer()}"
+    compiler = cache_entry(build, "CMAKE_CXX_COMPILER")
+    library = [compiler, f"-print-file-name=lib{gdev_sanitizer()}.so"]
+    share = int(os.environ["GPUFS_TEST_ROTATION"]) // len(SANITIZERS) % GDEV_SHARES
+    environment = {
+        "GDEV_TEST_CHECKED": str(build / "gdev"),
+        "GDEV_TEST_PRELOAD": subprocess.check_output(library, text=True).strip(),
+        "GDEV_TEST_SHARE": "" if os.environ.get("GPUFS_TEST_WHOLE") else f"{share}/{GDEV_SHARES}",
+        # The driver's simulated objects live until the process ends.
+        "ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    }
+    report = LOGS / "gdev_check.xml"
+    files = [f"gdev/tests/test_{name}.py" for name in GDEV_CHECKED_TESTS]
+    job.run_tests(
+        report,
+        *without_address_randomisation(),
+        *(VENV_PYTHON, "-m", "pytest"),
+        *(*files, "-k", f"not ({GDEV_UNCHECKED})"),
+        *(f"--numprocesses={PROCESSORS + 1}", f"--junitxml={report}"),
+        env=environment,
+    )
+
+
 def demo(job: Job) -> None:
     job.run(sys.executable, "tools/demo.py", "--gpufs", TEST_VENV / "bin" / "gpufs", "--quick")
 
@@ -399,6 +442,7 @@ STAGES = (
         install_package,
     ),
     Stage("gdev", "programs under gdev, on a simulated GPU", gdev, 600, ("setup",), build_gdev),
+    Stage("gdev_check", "gdev under a sanitizer", gdev_check, 600, ("setup",), build_gdev_check),
     Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
     Stage(
         "consumer",

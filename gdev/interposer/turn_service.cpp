@@ -152,7 +152,8 @@ class turn_service {
 
   void step_on() {
     const turn_words told = read_turn();
-    if ((told.order & order_out) != 0) {
+    // Without a daemon, programs on the GPU stay there, whatever it said last.
+    if ((told.order & order_out) != 0 && has_daemon()) {
       if (steady_clock::now() >= retry_at_) {
         leave();
       }

@@ -33,7 +33,8 @@ primary_context& primary() {
   return *only;
 }
 
-thread_local std::vector<CUcontext> current;
+// Not ended with the thread: exit handlers call the driver too.
+thread_local std::vector<CUcontext>& current = *new std::vector<CUcontext>;
 
 CUcontext handle_of(context& which) noexcept { return reinterpret_cast<CUcontext>(&which); }
 

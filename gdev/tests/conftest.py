@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,29 @@ sys.path.insert(0, str(ROOT / "python"))
 def _commands() -> Iterator[None]:
     yield
     COMMANDS.end()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """GDEV_TEST_SHARE=I/N chooses each Nth test, and all that hostile messages do."""
+    share = os.environ.get("GDEV_TEST_SHARE")
+    if share:
+        index, shares = map(int, share.split("/"))
+        items[:] = [
+            item
+            for number, item in enumerate(items)
+            if number % shares == index or item.path.name == "test_protocol.py"
+        ]
+
+
+@pytest.fixture(autouse=True)
+def no_sanitizer_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test of a sanitized build when any of its programs has reported something."""
+    for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
+        options = [os.environ.get(name, ""), f"log_path={tmp_path / 'report'}"]
+        monkeypatch.setenv(name, ":".join(options))
+    yield
+    reports = [path.read_text(errors="replace") for path in tmp_path.glob("report.*")]
+    assert not reports, "\n".join(reports)
 
 
 @pytest.fixture

@@ -104,7 +104,9 @@ class Daemon:
             self.process = None
 
     def environment(self) -> dict[str, str]:
-        return self.gpu.environment(under_gdev=False) | {
+        own = self.gpu.environment(under_gdev=False)
+        own.pop("LD_PRELOAD", None)  # commands of gdev use no driver
+        return own | {
             "PYTHONPATH": COMMANDS.python_path,
             "GDEV_PROGRAMS": str(self.gpu.programs),
             "GDEV_SOCKET": str(self.socket),

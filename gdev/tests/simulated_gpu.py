@@ -1,7 +1,8 @@
 """Runs programs on a simulated GPU, with and without gdev.
 
-GDEV_TEST_BUILD names the build's folder of gdev; GDEV_TEST_PRELOAD a library that must come before
-gdev's.
+GDEV_TEST_BUILD names the build's folder of gdev. GDEV_TEST_CHECKED names that of a build with a
+sanitizer: gdev and the simulated driver are taken from there, and the tests' own programs from the
+first. GDEV_TEST_PRELOAD names libraries that must come before gdev's: the sanitizer's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = Path(os.environ.get("GDEV_TEST_BUILD", ROOT / "build" / "release" / "gdev"))
+PRELOAD = os.environ.get("GDEV_TEST_PRELOAD", "")
+CHECKED = Path(os.environ.get("GDEV_TEST_CHECKED", BUILD))
 # No program of a test takes seconds; sanitizers and busy machines do.
 TIMEOUT_S = 60
 
@@ -26,12 +29,12 @@ class Gpu:
 
     memory: Path
     bytes: int
-    programs: Path = BUILD / "programs"
+    programs: Path = CHECKED / "programs"
     """gdev's library and daemon."""
 
     @property
     def driver(self) -> Path:
-        return BUILD / "simulated" / "libcuda.so.1"
+        return CHECKED / "simulated" / "libcuda.so.1"
 
     @property
     def interposer(self) -> Path:
@@ -40,11 +43,11 @@ class Gpu:
     @property
     def preloaded(self) -> str:
         """What programs under gdev are started with: a sanitizer's library must be the first."""
-        return f"{os.environ.get('GDEV_TEST_PRELOAD', '')} {self.interposer}".strip()
+        return f"{PRELOAD} {self.interposer}".strip()
 
     @property
     def nvml(self) -> Path:
-        return BUILD / "simulated_nvml" / "libnvidia-ml.so.1"
+        return CHECKED / "simulated_nvml" / "libnvidia-ml.so.1"
 
     @property
     def kernels(self) -> Path:
@@ -59,8 +62,9 @@ class Gpu:
             GDEV_SIMULATED_MEMORY=str(self.bytes),
             GDEV_NVML="/nonexistent",  # tests of overhead name the simulated one
         )
-        if under_gdev:
-            chosen["LD_PRELOAD"] = self.preloaded
+        preloaded = self.preloaded if under_gdev else PRELOAD
+        if preloaded:
+            chosen["LD_PRELOAD"] = preloaded
         return chosen
 
     def run(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from .gdev_daemon import OUT_OF_MEMORY, Daemon, seed_of_test
-from .simulated_gpu import BUILD, TIMEOUT_S
+from .simulated_gpu import CHECKED, TIMEOUT_S
 
 NUMBERS, VERSION = 16, 5
 LAYOUT = struct.Struct(f"=IIiI32s{NUMBERS}Q")
@@ -337,7 +337,7 @@ def test_the_socket_takes_no_other_file_away(daemon: Daemon, tmp_path: Path) -> 
     file = tmp_path / "precious"
     file.write_text("text")
     process = subprocess.run(
-        [BUILD / "programs" / "gdevd", file], capture_output=True, timeout=TIMEOUT_S, check=False
+        [CHECKED / "programs" / "gdevd", file], capture_output=True, timeout=TIMEOUT_S, check=False
     )
     assert process.returncode == 1 and file.read_text() == "text"
 
@@ -346,7 +346,7 @@ def test_a_folder_in_which_others_write_is_refused(tmp_path: Path) -> None:
     """Others could put a state there, or a link in its place."""
     tmp_path.chmod(0o777)
     process = subprocess.run(
-        [BUILD / "programs" / "gdevd", tmp_path / "socket"],
+        [CHECKED / "programs" / "gdevd", tmp_path / "socket"],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -358,7 +358,7 @@ def test_a_folder_in_which_others_write_is_refused(tmp_path: Path) -> None:
 
 def test_a_second_daemon_ends_by_itself(daemon: Daemon) -> None:
     process = subprocess.run(
-        [BUILD / "programs" / "gdevd", daemon.socket],
+        [CHECKED / "programs" / "gdevd", daemon.socket],
         capture_output=True,
         timeout=TIMEOUT_S,
         check=False,

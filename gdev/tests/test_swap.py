@@ -318,6 +318,24 @@ def test_a_daemon_that_is_killed_leaves_programs_with_their_bytes(two_vgpus: Dae
         assert b.does("check", key, 5, 40 * MIB) == [1]
 
 
+def test_a_program_that_comes_back_without_a_daemon_stays(two_vgpus: Daemon) -> None:
+    """The last order of the daemon, which is gone, was to leave the GPU."""
+    environment = two_vgpus.gpu.environment(under_gdev=False)
+    with (
+        started(two_vgpus, "a", 40, 1) as a,
+        Program([str(BUILD / "tests" / "memory")], environment) as stranger,
+    ):
+        stranger.does("init")
+        two_vgpus.must("pause", str(a.process.pid))
+        wait_for(two_vgpus, a, "off, paused")
+        two_vgpus.kill()
+        assert a.does("check", 0, 1, 40 * MIB) == [1]
+        for _ in range(20):
+            free, _ = stranger.does("info")
+            assert free < 40 * MIB
+            time.sleep(0.1)
+
+
 def test_programs_without_a_daemon_do_not_wait_for_each_other(two_vgpus: Daemon) -> None:
     """Each has a part of its memory on the GPU, and there is no room for all of both."""
     two_vgpus.must("vgpu", "add", "c", "--memory", "64MiB")
