@@ -152,6 +152,7 @@ bool stream_pools::release(pool& of, std::uint64_t kept) {
   if (!gone.empty()) {
     const memory_pass in_place;
     for (const auto& [begin, one] : gone) {
+      const driver_scope scope(one->chunks.front().context);  // another thread may capture
       end_range(begin, *one);
       crash_point("pool_range_ended");
     }

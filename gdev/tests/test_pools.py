@@ -85,8 +85,8 @@ def test_where_nothing_else_is_left_another_stream_waits_for_the_free(program: P
     """And its bytes are its own: what the first stream still does comes before."""
     one, other = (program.does("stream")[0] for _ in range(2))
     key, address = allocated(program, 16 * MIB, one)
-    program.does("spin", LONG_MS, one)
     program.does("fill", key, 1, one)
+    program.does("spin", LONG_MS, one)
     program.does("verify", key, 1, one)
     program.does("free", key, one)
     begin = time.monotonic()
