@@ -3,6 +3,8 @@
  *
  *   rivals launches [--count N]
  *       the time of an empty launch
+ *   rivals pairs [--count N] [--bytes B]
+ *       the time of a cuMemAllocAsync and its cuMemFreeAsync, for which the pool has memory
  *   rivals limit KIND [--piece B] [--most B] [--hold-ms T]
  *       allocates pieces until one is refused, or it has `most`; prints, and keeps them for so long
  *   rivals calibrate [--ns T]
@@ -197,6 +199,27 @@ void launches(const driver& with, const options& chosen) {
               (now_s() - begin) * 1e6 / static_cast<double>(count));
 }
 
+void pairs(const driver& with, const options& chosen) {
+  gpu device(with);
+  const std::uint64_t count = chosen.number("--count", 100'000);
+  const std::size_t bytes = chosen.number("--bytes", std::uint64_t{1} << 20);
+  const auto allocates = with.find<decltype(cuMemAllocAsync)>("cuMemAllocAsync");
+  const auto frees = with.find<decltype(cuMemFreeAsync)>("cuMemFreeAsync");
+  const auto repeat = [&](std::uint64_t times) {
+    for (std::uint64_t i = 0; i < times; ++i) {
+      CUdeviceptr address = 0;
+      check(allocates(&address, bytes, nullptr), "cuMemAllocAsync");
+      check(frees(address, nullptr), "cuMemFreeAsync");
+    }
+  };
+  repeat(100);
+  const double begin = now_s();
+  repeat(count);
+  const double lasted = now_s() - begin;
+  device.wait();
+  std::printf("{\"pairs\": %lu, \"us\": %.4f}\n", count, lasted * 1e6 / static_cast<double>(count));
+}
+
 /** Allocates `bytes`, a multiple of 2 MiB, and keeps them. */
 CUresult allocate(const driver& with, std::string_view kind, std::size_t bytes) {
   CUdeviceptr address = 0;
@@ -305,6 +328,8 @@ int main(int count, char** arguments) {
   const options chosen(count - 2, arguments + 2);
   if (command == "launches") {
     launches(with, chosen);
+  } else if (command == "pairs") {
+    pairs(with, chosen);
   } else if (command == "limit" && count > 2) {
     limit(with, arguments[2], chosen);
   } else if (command == "calibrate") {
@@ -312,7 +337,7 @@ int main(int count, char** arguments) {
   } else if (command == "bursts") {
     bursts(with, chosen);
   } else {
-    fail("commands: launches, limit KIND, calibrate, bursts");
+    fail("commands: launches, pairs, limit KIND, calibrate, bursts");
   }
   std::fflush(stdout);
   return 0;

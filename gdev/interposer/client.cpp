@@ -31,6 +31,7 @@
 #include "interposer/memory_in_use.hpp"
 #include "interposer/notices.hpp"
 #include "interposer/overhead.hpp"
+#include "interposer/pools.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
@@ -90,6 +91,7 @@ void in_child() noexcept {
   forget_contexts();
   forget_ledgers();
   forget_handles();
+  forget_pools();
   forget_attachments();
   forget_gate();
   forget_ipc();

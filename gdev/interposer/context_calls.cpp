@@ -16,6 +16,7 @@
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/overhead.hpp"
+#include "interposer/pools.hpp"
 #include "interposer/shared_memory.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/wrappers.hpp"
@@ -30,6 +31,7 @@ CUresult take_down(CUcontext context, Call&& call) {
   detach_all(context);
   close_imports(context);
   swappable().free_all(context);
+  pools().end_context(context);
   auto freed = allocations().take_all(context);
   auto freed_arrays = arrays().take_all(context);
   const CUresult result = call();

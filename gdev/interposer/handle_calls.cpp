@@ -3,12 +3,15 @@
 #include <cuda.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "interposer/driver.hpp"
+#include "interposer/gate.hpp"
 #include "interposer/handles.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/pools.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/with_account.hpp"
 #include "interposer/wrappers.hpp"
@@ -57,8 +60,8 @@ CUresult mem_release(handle_type handle) noexcept {
 
 CUresult mem_retain(handle_type* handle, void* address) noexcept {
   const auto at = reinterpret_cast<CUdeviceptr>(address);
-  if (handle == nullptr || swappable().find(at, nullptr, nullptr)) {
-    return CUDA_ERROR_INVALID_VALUE;  // as for all that cuMemAlloc() has made
+  if (handle == nullptr || swappable().find(at, nullptr, nullptr) || pools().find(at)) {
+    return CUDA_ERROR_INVALID_VALUE;  // as for all that cuMemAlloc() and pools have made
   }
   if (const handle_type found = handles().retain(at); found != 0) {
     *handle = found;
@@ -128,6 +131,10 @@ CUresult set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDes
 
 CUresult get_access(unsigned long long* flags, const CUmemLocation* location,
                     CUdeviceptr address) noexcept {
+  std::optional<submission> in_turn;
+  if (pools().find(address)) {
+    in_turn.emplace(work::other);  // while it is off the GPU, the driver finds nothing there
+  }
   return location != nullptr && handles().has_mapped(address)
              ? handles().access(flags, *location, address)
              : call_driver<CUresult>(id_cuMemGetAccess, flags, location, address);

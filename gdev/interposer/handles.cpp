@@ -7,6 +7,7 @@
 #include "base/endless.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/pools.hpp"
 #include "interposer/swappable_memory.hpp"
 
 namespace gdev {
@@ -317,6 +318,7 @@ void wire_memory(CUdeviceptr address, std::size_t bytes) {
   const submission in_turn(work::other);
   swappable().wire(address);
   handles().wire_mapped(address, bytes);
+  pools().wire(address, bytes);
 }
 
 }  // namespace gdev

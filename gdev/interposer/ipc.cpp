@@ -18,6 +18,7 @@
 #include "interposer/handles.hpp"
 #include "interposer/ipc_exporter.hpp"
 #include "interposer/ipc_fetch.hpp"
+#include "interposer/pools.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/wrappers.hpp"
 
@@ -212,6 +213,9 @@ CUresult get_handle(CUipcMemHandle* handle, CUdeviceptr address) noexcept {
   if (find_imported(address, nullptr, nullptr)) {
     return CUDA_ERROR_INVALID_VALUE;  // as for the driver's: only who has it may export it
   }
+  if (pools().find(address)) {
+    return CUDA_ERROR_INVALID_VALUE;  // memory of pools goes by their own handles
+  }
   if (handle == nullptr || !swappable().find(address, &base, &bytes)) {
     return call_driver<CUresult>(id_cuIpcGetMemHandle, handle, address);
   }
@@ -262,13 +266,16 @@ void correct(CUpointer_attribute which, void* data, CUdeviceptr address) noexcep
   if (data == nullptr ||
       (which != CU_POINTER_ATTRIBUTE_RANGE_START_ADDR && which != CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
        which != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
+       which != CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
        which != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)) {
     return;
   }
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
+  CUmemoryPool pool = nullptr;
   const bool is_own = swappable().find(address, &base, &bytes);
-  if (!is_own && !find_imported(address, &base, &bytes)) {
+  if (!is_own && !pools().find(address, &base, &bytes, &pool) &&
+      !find_imported(address, &base, &bytes)) {
     return;
   }
   const auto store = [data](auto value) { std::memcpy(data, &value, sizeof value); };
@@ -276,6 +283,7 @@ void correct(CUpointer_attribute which, void* data, CUdeviceptr address) noexcep
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: store(base); break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: store(bytes); break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store(std::uint64_t{0}); break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: store(pool); break;
     default: store(is_own); break;  // the driver has stored a zero of its own size
   }
 }
@@ -284,7 +292,8 @@ void correct(CUpointer_attribute which, void* data, CUdeviceptr address) noexcep
 class present_memory {
  public:
   explicit present_memory(CUdeviceptr address) noexcept {
-    if (swappable().find(address, nullptr, nullptr) || handles().has_mapped(address)) {
+    if (swappable().find(address, nullptr, nullptr) || handles().has_mapped(address) ||
+        pools().find(address)) {
       in_turn_.emplace(work::other);
     }
   }
@@ -294,6 +303,10 @@ class present_memory {
 };
 
 CUresult get_attribute(void* data, CUpointer_attribute which, CUdeviceptr address) noexcept {
+  if (which == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE && data != nullptr && pools().find(address)) {
+    correct(which, data, address);
+    return CUDA_SUCCESS;  // the driver may have no answer for chunks
+  }
   const present_memory in_turn(address);
   const CUresult result = call_driver<CUresult>(id_cuPointerGetAttribute, data, which, address);
   if (result == CUDA_SUCCESS) {

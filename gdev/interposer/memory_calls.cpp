@@ -14,6 +14,7 @@
 #include "interposer/handles.hpp"
 #include "interposer/ipc.hpp"
 #include "interposer/ledger.hpp"
+#include "interposer/pools.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/with_account.hpp"
 #include "interposer/wrappers.hpp"
@@ -116,10 +117,20 @@ bool is_captured(CUstream stream) noexcept {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/** Returns a stream by the name that it has for both kinds of default streams. */
+template <function_id IsCapturing>
+CUstream named(CUstream stream) noexcept {
+  return stream == nullptr && IsCapturing == id_cuStreamIsCapturing_ptsz ? CU_STREAM_PER_THREAD
+                                                                         : stream;
+}
+
 template <function_id Id, function_id IsCapturing>
 CUresult mem_alloc_async(CUdeviceptr* address, std::size_t bytes, CUstream stream) noexcept {
   if (is_captured<IsCapturing>(stream)) {
     return call_driver<CUresult>(Id, address, bytes, stream);  // its launch takes the memory
+  }
+  if (const auto served = pools().allocate(address, bytes, nullptr, named<IsCapturing>(stream))) {
+    return *served;
   }
   return allocate(
       allocations(), physical(bytes), [&] { return *address; },
@@ -132,6 +143,12 @@ CUresult mem_alloc_from_pool(CUdeviceptr* address, std::size_t bytes, CUmemoryPo
   if (is_captured<IsCapturing>(stream)) {
     return call_driver<CUresult>(Id, address, bytes, pool, stream);
   }
+  if (pool != nullptr) {
+    const auto served = pools().allocate(address, bytes, pool, named<IsCapturing>(stream));
+    if (served) {
+      return *served;
+    }
+  }
   return allocate(
       allocations(), physical(bytes), [&] { return *address; },
       [&] { return call_driver<CUresult>(Id, address, bytes, pool, stream); });
@@ -142,12 +159,21 @@ CUresult mem_free(CUdeviceptr address) noexcept {
     const submission in_turn(work::other);
     return swappable().free(address);
   }
+  if (const auto served = pools().free_now(address)) {
+    return *served;
+  }
   return free_entry(allocations(), address,
                     [&] { return call_driver<CUresult>(id_cuMemFree_v2, address); });
 }
 
-template <function_id Id>
+template <function_id Id, function_id IsCapturing>
 CUresult mem_free_async(CUdeviceptr address, CUstream stream) noexcept {
+  if (is_captured<IsCapturing>(stream)) {
+    return call_driver<CUresult>(Id, address, stream);  // frees what the graph has allocated
+  }
+  if (const auto served = pools().free_in(address, named<IsCapturing>(stream))) {
+    return *served;
+  }
   if (swappable().begins_at(address)) {
     const submission in_turn(work::other);
     return swappable().free(address);  // waits for the stream too
@@ -246,7 +272,8 @@ CUresult get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr ad
   if (handles().has_mapped(address)) {
     in_turn.emplace(work::other);  // while it is off the GPU, the driver finds nothing there
   }
-  return swappable().find(address, base, bytes) || find_imported(address, base, bytes)
+  return swappable().find(address, base, bytes) || pools().find(address, base, bytes) ||
+                 find_imported(address, base, bytes)
              ? CUDA_SUCCESS
              : call_driver<CUresult>(id_cuMemGetAddressRange_v2, base, bytes, address);
 }
@@ -285,8 +312,10 @@ void* memory_wrapper(function_id id) noexcept {
       return address_of(
           &mem_alloc_from_pool<id_cuMemAllocFromPoolAsync_ptsz, id_cuStreamIsCapturing_ptsz>);
     case id_cuMemFree_v2: return address_of(&mem_free);
-    case id_cuMemFreeAsync: return address_of(&mem_free_async<id_cuMemFreeAsync>);
-    case id_cuMemFreeAsync_ptsz: return address_of(&mem_free_async<id_cuMemFreeAsync_ptsz>);
+    case id_cuMemFreeAsync:
+      return address_of(&mem_free_async<id_cuMemFreeAsync, id_cuStreamIsCapturing>);
+    case id_cuMemFreeAsync_ptsz:
+      return address_of(&mem_free_async<id_cuMemFreeAsync_ptsz, id_cuStreamIsCapturing_ptsz>);
     case id_cuArrayCreate_v2: return address_of(&array_create);
     case id_cuArray3DCreate_v2: return address_of(&array_3d_create);
     case id_cuMipmappedArrayCreate: return address_of(&mipmapped_array_create);

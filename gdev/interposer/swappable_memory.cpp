@@ -18,8 +18,6 @@ namespace gdev {
 namespace {
 
 constexpr std::size_t granularity = std::size_t{2} << 20;
-/** Each chunk costs the driver what an allocation costs, so small ones cost more. */
-constexpr std::size_t chunk_bytes = std::size_t{256} << 20;
 endless<swappable_memory> only;
 std::atomic<bool> is_stopped = false;
 
@@ -139,10 +137,7 @@ std::vector<CUmemAccessDesc> swappable_memory::access_of(CUdevice device) {
 
 // --- Allocations ---
 
-namespace {
-
-/** Returns the properties of what gdev makes for allocations. */
-CUmemAllocationProp properties_on(CUdevice device) {
+CUmemAllocationProp swappable_memory::properties_on(CUdevice device) noexcept {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = on(device);
@@ -153,8 +148,6 @@ CUmemAllocationProp properties_on(CUdevice device) {
       attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) != 0);
   return properties;
 }
-
-}  // namespace
 
 void swappable_memory::give_place(host_place& one) {
   if (one.copy != nullptr) {

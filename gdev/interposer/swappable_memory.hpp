@@ -47,6 +47,8 @@ class swappable_memory {
  public:
   /** Smaller allocations are the driver's: it places them together. They stay on the GPU. */
   static constexpr std::size_t smallest = (std::size_t{1} << 20) + 1;
+  /** Each chunk costs the driver what an allocation costs, so small ones cost more. */
+  static constexpr std::size_t chunk_bytes = std::size_t{256} << 20;
 
   /** Tells whether allocations of the current context can be swapped. */
   [[nodiscard]] bool is_possible();
@@ -55,6 +57,8 @@ class swappable_memory {
   [[nodiscard]] bool is_elsewhere(CUdevice device);
   /** Returns what an allocation takes. */
   [[nodiscard]] static std::uint64_t physical(std::uint64_t bytes) noexcept;
+  /** Returns the properties of the chunks that gdev makes for allocations. */
+  [[nodiscard]] static CUmemAllocationProp properties_on(CUdevice device) noexcept;
   /** Allocates in the current context. Returns CUDA's errors. The caller holds a submission. */
   CUresult allocate(CUdeviceptr* address, std::size_t bytes, std::shared_ptr<holding> held);
   /** Tells whether an allocation begins here. */

@@ -12,6 +12,7 @@
 #include "interposer/gate.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/overhead.hpp"
+#include "interposer/pools.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
 #include "protocol/account.hpp"
@@ -30,6 +31,9 @@ CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Recor
     return call(nullptr);
   }
   watch_overhead();
+  if (!is_elsewhere) {
+    pools().make_room(bytes);
+  }
   constexpr int tries_max = 6;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {

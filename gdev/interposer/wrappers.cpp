@@ -11,6 +11,7 @@
 #include "interposer/ipc.hpp"
 #include "interposer/memory_calls.hpp"
 #include "interposer/module_calls.hpp"
+#include "interposer/pool_calls.hpp"
 
 namespace gdev {
 
@@ -22,8 +23,8 @@ void* wrapper_of(function_id id) noexcept {
     default: break;
   }
   for (void* (*const find)(function_id) noexcept :
-       {graph_wrapper, gated_wrapper, memory_wrapper, handle_wrapper, context_wrapper, ipc_wrapper,
-        module_wrapper}) {
+       {graph_wrapper, gated_wrapper, memory_wrapper, pool_wrapper, handle_wrapper, context_wrapper,
+        ipc_wrapper, module_wrapper}) {
     if (void* const found = find(id); found != nullptr) {
       return found;
     }

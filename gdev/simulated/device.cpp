@@ -454,6 +454,10 @@ void device::submit(CUstream where, bool is_per_thread, std::function<void()> wo
   });
 }
 
+std::uint64_t device::number_of(CUstream where, bool is_per_thread) {
+  return find(where, is_per_thread).number();
+}
+
 void device::wait(CUstream where, bool is_per_thread) {
   const stream& chosen = find(where, is_per_thread);
   if (&chosen == &default_stream_) {

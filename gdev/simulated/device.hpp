@@ -98,6 +98,7 @@ class device {
   void wait(CUstream where, bool is_per_thread);
   [[nodiscard]] bool is_idle(CUstream where, bool is_per_thread);
   void wait_for_all();
+  [[nodiscard]] std::uint64_t number_of(CUstream where, bool is_per_thread);
 
   void record(event& which, CUstream where, bool is_per_thread);
   /** Records all work of this process. */
@@ -144,6 +145,9 @@ class device {
 
 /** The device of this process; made by the first call. */
 device& the_device();
+
+/** Returns the calling thread's context, or null. */
+[[nodiscard]] CUcontext current_context() noexcept;
 
 /** Tells whether the calling thread has a context that has not ended. */
 [[nodiscard]] bool has_context() noexcept;

@@ -44,6 +44,8 @@ bool is_over(CUcontext which) noexcept {
 
 }  // namespace
 
+CUcontext current_context() noexcept { return current.empty() ? nullptr : current.back(); }
+
 bool has_context() noexcept { return !current.empty() && !is_over(current.back()); }
 
 }  // namespace gdev::simulated
@@ -192,7 +194,7 @@ GDEV_EXPORT(cuCtxSetCurrent, CUcontext chosen) {
 }
 
 GDEV_EXPORT(cuCtxGetCurrent, CUcontext* found) {
-  *found = current.empty() ? nullptr : current.back();
+  *found = gdev::simulated::current_context();
   return CUDA_SUCCESS;
 }
 

@@ -74,6 +74,7 @@ GDEV_EXPORT(cuPointerGetAttribute, void* data, CUpointer_attribute which, CUdevi
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       *static_cast<int*>(data) = is_allocation ? 1 : 0;
       break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *static_cast<CUmemoryPool*>(data) = nullptr; break;
     default: return CUDA_ERROR_NOT_SUPPORTED;
   }
   return CUDA_SUCCESS;

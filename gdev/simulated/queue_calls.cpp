@@ -179,6 +179,8 @@ GDEV_EXPORT(cuFuncGetParamInfo, CUfunction which, std::size_t index, std::size_t
 
 #undef cuStreamSynchronize
 #undef cuStreamQuery
+#undef cuStreamGetId
+#undef cuStreamGetCtx
 #undef cuStreamWaitEvent
 #undef cuEventRecord
 #undef cuMemcpy

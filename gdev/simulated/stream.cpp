@@ -1,8 +1,14 @@
 #include "simulated/stream.hpp"
 
+#include <atomic>
 #include <utility>
 
 namespace gdev::simulated {
+
+std::uint64_t stream::next_number() noexcept {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
 
 stream::~stream() {
   {

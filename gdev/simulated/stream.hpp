@@ -29,9 +29,15 @@ class stream {
   /** Waits until the work of this ticket, and all before it, is done. */
   void wait(std::uint64_t ticket) const;
 
+  /** Returns a number that no other stream of this process has or had. */
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
  private:
   void run();
 
+  static std::uint64_t next_number() noexcept;
+
+  const std::uint64_t number_ = next_number();
   mutable std::mutex mutex_;  // guards all below
   mutable std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;

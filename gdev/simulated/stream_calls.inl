@@ -11,6 +11,17 @@ GDEV_EXPORT(GDEV_PTSZ(cuStreamQuery), CUstream where) {
   return the_device().is_idle(where, GDEV_PER_THREAD) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+GDEV_EXPORT(GDEV_PTSZ(cuStreamGetId), CUstream where, unsigned long long* number) {
+  *number = the_device().number_of(where, GDEV_PER_THREAD);
+  return gdev::simulated::has_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/** All contexts of a process share the streams. */
+GDEV_EXPORT(GDEV_PTSZ(cuStreamGetCtx), CUstream /*where*/, CUcontext* found) {
+  *found = gdev::simulated::current_context();
+  return CUDA_SUCCESS;
+}
+
 GDEV_EXPORT(GDEV_PTSZ(cuStreamWaitEvent), CUstream where, CUevent which, unsigned /*flags*/) {
   the_device().wait_in(where, GDEV_PER_THREAD, *reinterpret_cast<event*>(which));
   return CUDA_SUCCESS;

@@ -234,6 +234,14 @@ class World:
         assert self.says(user, "check", opened, 5, SMALL) in ("ok 1", "")
         self.does(user, "close", opened)
 
+    def uses_pool(self, program: Program) -> None:
+        """A program allocates and frees in a stream, and its pool gives the memory back."""
+        (key,) = self.does(program, "async", SMALL)
+        self.does(program, "fill", key, 6, SMALL)
+        assert self.says(program, "check", key, 6, SMALL) in ("ok 1", "")
+        self.does(program, "free", key)
+        self.does(program, "wait")
+
     def fills(self, program: Program, value: int) -> None:
         """A program gets memory of its own, and must find it as it was from then on."""
         (key,) = self.does(program, "alloc", SIZE)
@@ -259,6 +267,7 @@ class World:
         one, other = self.start("a", is_victim=True), self.start("b")
         self.exports(other, one)
         self.exports(one, other)
+        self.uses_pool(one)
         self.fills(one, 1)
         # The host has no room for it, and then it has.
         self.commands(PAUSE, b"", one.process.pid, 1)

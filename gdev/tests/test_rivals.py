@@ -54,6 +54,8 @@ def test_the_program_runs_without_gdev(gpu: Gpu) -> None:
     done = gpu.run(program, "bursts", "--ms", "300", "--work", "1000000", under_gdev=False)
     said = json.loads(done.stdout)
     assert 0 < said["finished"] <= 300 and said["longest_ms"] >= 1
+    pairs = gpu.run(program, "pairs", "--count", "100", "--bytes", "4096", under_gdev=False)
+    assert json.loads(pairs.stdout)["us"] > 0
     assert gpu.run(program, "bursts", "--ms", "1x", under_gdev=False).returncode == 2
     assert gpu.run(program, "nosuch", under_gdev=False).stderr.startswith("rivals: commands: ")
 

@@ -1,0 +1,348 @@
+// Memory of pools that is given back, stays on the GPU, or ends with its context.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+
+#include "base/crash_point.hpp"
+#include "base/saturating.hpp"
+#include "interposer/client.hpp"
+#include "interposer/driver.hpp"
+#include "interposer/driver_scope.hpp"
+#include "interposer/gate.hpp"
+#include "interposer/held_page.hpp"
+#include "interposer/pools.hpp"
+#include "interposer/swappable_memory.hpp"
+#include "protocol/account.hpp"
+
+namespace gdev {
+
+namespace {
+
+/** How long an allocation waits for work that uses cached memory. */
+constexpr std::chrono::seconds room_patience{1};
+
+}  // namespace
+
+// --- Pools ---
+
+std::shared_ptr<stream_pools::pool> stream_pools::take_out(CUmemoryPool handle) {
+  const std::lock_guard lock(mutex_);
+  auto taken = pools_.extract(handle);
+  return taken.empty() ? nullptr : std::move(taken.mapped());
+}
+
+void stream_pools::put_back(const std::shared_ptr<pool>& taken) {
+  const std::lock_guard lock(mutex_);
+  pools_.try_emplace(taken->handle, taken);
+}
+
+void stream_pools::destroy(const std::shared_ptr<pool>& gone) {
+  {
+    const std::lock_guard lock(mutex_);
+    gone->threshold = 0;
+    destroyed_.push_back(gone);
+  }
+  release_now();
+}
+
+void stream_pools::know(CUmemoryPool handle) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (pool_of(handle) != nullptr) {
+      return;
+    }
+  }
+  int devices = 0;
+  static_cast<void>(call_driver<CUresult>(id_cuDeviceGetCount, &devices));
+  for (CUdevice device = 0; device < devices; ++device) {
+    add_default(handle, device);
+  }
+}
+
+pool_amounts stream_pools::amounts(CUmemoryPool handle) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<pool> found = pool_of(handle);
+  return found == nullptr ? pool_amounts{} : found->amounts;
+}
+
+void stream_pools::set(CUmemoryPool handle, CUmemPool_attribute which, const void* value) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<pool> found = pool_of(handle);
+  if (found == nullptr) {
+    return;
+  }
+  const auto is_on = [value] { return *static_cast<const int*>(value) != 0; };
+  switch (which) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      found->threshold = *static_cast<const cuuint64_t*>(value);
+      may_release_.store(true, std::memory_order_relaxed);
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: found->is_opportunistic = is_on(); break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      found->adds_dependencies = is_on();
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      found->amounts.reserved_high = found->amounts.reserved;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: found->amounts.used_high = found->amounts.used; break;
+    default: break;
+  }
+}
+
+// --- Giving back ---
+
+void stream_pools::look_at_points(pool& of) {
+  std::vector<std::vector<pool_blocks::point>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (pool_blocks& one : of.blocks) {
+      const auto found = one.points();
+      all.insert(all.end(), found.begin(), found.end());
+    }
+  }
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> reached;  // stream, number
+  for (const auto& points : all) {
+    const driver_scope scope(points.front()->context);
+    const auto is_reached = [](const pool_blocks::point& one) {
+      return call_driver<CUresult>(id_cuEventQuery, one->event) == CUDA_SUCCESS;
+    };
+    // Most often all are, or none is.
+    const auto end =
+        is_reached(points.back())
+            ? points.end()
+            : std::partition_point(points.begin(), std::prev(points.end()), is_reached);
+    if (end != points.begin()) {
+      reached.emplace_back(points.front()->stream, (*std::prev(end))->number);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [stream, number] : reached) {
+    for (pool_blocks& one : of.blocks) {
+      one.reach(stream, number);
+    }
+  }
+  all.clear();  // their events may go to other threads
+}
+
+bool stream_pools::release(pool& of, std::uint64_t kept) {
+  look_at_points(of);
+  ranges gone;  // their parts of the account are returned without the lock
+  bool is_pending = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (pool_blocks& blocks : of.blocks) {
+      for (const CUdeviceptr begin : blocks.take_ranges(less(of.amounts.reserved, kept))) {
+        auto taken = ranges_.extract(begin);
+        const std::size_t bytes = taken.mapped()->bytes;
+        if (taken.mapped()->users != 0) {
+          blocks.add_range(begin, bytes);
+          ranges_.insert(std::move(taken));
+          continue;
+        }
+        of.amounts.reserved -= bytes;
+        cached_.fetch_sub(bytes, std::memory_order_relaxed);
+        gone.insert(std::move(taken));
+      }
+    }
+    ranges_count_.store(ranges_.size(), std::memory_order_relaxed);
+    is_pending = of.amounts.reserved > kept && of.has_points();
+  }
+  if (!gone.empty()) {
+    const memory_pass in_place;
+    for (const auto& [begin, one] : gone) {
+      const driver_scope scope(one->chunks.front().context);  // another thread may capture
+      end_range(begin, *one);
+      crash_point("pool_range_ended");
+    }
+  }
+  return is_pending;
+}
+
+void stream_pools::release_now() {
+  may_release_.store(false, std::memory_order_relaxed);
+  bool is_pending = false;
+  for (const std::shared_ptr<pool>& one : all_pools()) {
+    std::uint64_t kept = 0;
+    bool has_more = false;
+    {
+      const std::lock_guard lock(mutex_);
+      kept = one->threshold;
+      has_more = one->amounts.reserved > kept;
+    }
+    is_pending |= has_more && release(*one, kept);
+  }
+  if (is_pending) {
+    may_release_.store(true, std::memory_order_relaxed);
+  }
+  const std::lock_guard lock(mutex_);
+  std::erase_if(destroyed_, [](const auto& one) { return one->amounts.reserved == 0; });
+}
+
+bool stream_pools::would_fit(std::uint64_t bytes) {
+  if (has_daemon()) {  // what it has granted fits, without a question
+    const held_page page(true);
+    const account_state now = page ? page->account.load() : account_state{};
+    if (less(now.granted, now.used) >= units_of(bytes)) {
+      return true;
+    }
+  }
+  memory_facts facts;
+  return !ask_memory(facts) || (bytes <= less(facts.limit, facts.used) &&
+                                (facts.most == 0 || bytes <= less(facts.most, facts.own)));
+}
+
+void stream_pools::make_room(std::uint64_t bytes) {
+  if (cached_.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + room_patience;
+  for (bool is_pending = true; is_pending && !would_fit(bytes);) {
+    is_pending = false;
+    for (const std::shared_ptr<pool>& one : all_pools()) {
+      is_pending |= release(*one, 0);
+    }
+    if (is_pending) {
+      usleep(500);
+    }
+    is_pending &= std::chrono::steady_clock::now() < end;
+  }
+}
+
+void stream_pools::trim(CUmemoryPool handle, std::uint64_t kept) {
+  std::shared_ptr<pool> found;
+  {
+    const std::lock_guard lock(mutex_);
+    found = pool_of(handle);
+  }
+  if (found != nullptr) {
+    static_cast<void>(release(*found, kept));
+  }
+}
+
+// --- Memory that others use ---
+
+std::vector<std::shared_ptr<stream_pools::range>> stream_pools::hold(const pool* of,
+                                                                     CUdeviceptr address,
+                                                                     std::size_t bytes) {
+  std::vector<std::shared_ptr<range>> held;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [begin, one] : ranges_) {
+    if ((of == nullptr || one->of.get() == of) && begin < address + bytes &&
+        address < begin + one->bytes) {
+      ++one->users;
+      held.push_back(one);
+    }
+  }
+  return held;
+}
+
+void stream_pools::keep_on_gpu(const std::vector<std::shared_ptr<range>>& held) {
+  for (const std::shared_ptr<range>& one : held) {
+    for (chunk& part : one->chunks) {
+      swappable().wire(part);
+    }
+  }
+}
+
+void stream_pools::let_go(const std::vector<std::shared_ptr<range>>& held) {
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<range>& one : held) {
+    --one->users;
+  }
+}
+
+void stream_pools::wire(CUdeviceptr address, std::size_t bytes) {
+  if (ranges_count_.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  const auto held = hold(nullptr, address, bytes);
+  keep_on_gpu(held);
+  let_go(held);
+}
+
+CUresult stream_pools::share(CUmemoryPool handle, const CUmemAccessDesc* access,
+                             std::size_t count) {
+  std::shared_ptr<pool> of;
+  {
+    const std::lock_guard lock(mutex_);
+    of = pool_of(handle);
+    if (of == nullptr) {
+      return CUDA_SUCCESS;
+    }
+    of->is_shared |= std::any_of(access, access + count, [&](const CUmemAccessDesc& one) {
+      return one.location.type != CU_MEM_LOCATION_TYPE_DEVICE || one.location.id != of->device;
+    });
+    if (!of->is_shared) {
+      return CUDA_SUCCESS;
+    }
+  }
+  const submission in_turn(work::other);
+  const auto held = hold(of.get(), 0, ~std::size_t{0});
+  keep_on_gpu(held);
+  CUresult result = CUDA_SUCCESS;
+  for (const std::shared_ptr<range>& one : held) {
+    if (result == CUDA_SUCCESS) {
+      const CUdeviceptr begin = one->chunks.front().mappings.front().address;
+      result = call_driver<CUresult>(id_cuMemSetAccess, begin, one->bytes, access, count);
+    }
+  }
+  let_go(held);
+  return result;
+}
+
+// --- Contexts ---
+
+void stream_pools::end_context(CUcontext ended) {
+  {
+    const std::lock_guard lock(mutex_);
+    places_.clear();
+    if (ranges_.empty() && !spare_.contains(ended)) {
+      return;
+    }
+  }
+  const driver_scope scope(ended);
+  call_driver<CUresult>(id_cuCtxSynchronize);
+  ranges gone;
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<pool>> all = destroyed_;
+    for (const auto& [handle, one] : pools_) {
+      all.push_back(one);
+    }
+    for (const std::shared_ptr<pool>& of : all) {
+      for (pool_blocks& blocks : of->blocks) {
+        for (const auto& points : blocks.points()) {
+          if (points.front()->context != ended) {
+            continue;
+          }
+          for (const pool_blocks::point& one : points) {
+            one->event = nullptr;  // it ends with the context
+          }
+          blocks.reach(points.front()->stream, points.back()->number);
+        }
+      }
+    }
+    spare_.erase(ended);
+    // What no other context of the device can copy, free_all() has left with this one.
+    for (auto one = ranges_.begin(); one != ranges_.end();) {
+      const auto next = std::next(one);
+      if (one->second->chunks.front().context == ended) {
+        pool& of = *one->second->of;
+        const std::size_t used = of.blocks[one->second->kind].remove_range(one->first);
+        of.amounts.used -= used;
+        of.amounts.reserved -= one->second->bytes;
+        cached_.fetch_sub(one->second->bytes - used, std::memory_order_relaxed);
+        gone.insert(ranges_.extract(one));
+      }
+      one = next;
+    }
+    ranges_count_.store(ranges_.size(), std::memory_order_relaxed);
+  }
+  for (const auto& [begin, one] : gone) {
+    end_range(begin, *one);
+  }
+}
+
+}  // namespace gdev
