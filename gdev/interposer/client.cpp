@@ -14,11 +14,9 @@
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <string_view>
 #include <utility>
 
 #include "base/crash_point.hpp"
-#include "base/fnv.hpp"
 #include "base/uncancelled.hpp"
 #include "interposer/connection.hpp"
 #include "interposer/context_calls.hpp"
@@ -150,8 +148,7 @@ int connect_to_daemon() noexcept {
   const turn_side now = side.load(std::memory_order_relaxed);
   const host_share share{now == turn_side::off, now == turn_side::held, units_of(held.memory),
                          units_of(held.files)};
-  const std::string_view job = variable("GDEV_JOB");
-  said.job = job.empty() ? 0 : static_cast<std::uint32_t>(fnv_1a(job));
+  said.job = job_number(variable("GDEV_JOB"));
   said.numbers = {mine.bytes, share.packed(), home.number, home.total};
   for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
     said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon

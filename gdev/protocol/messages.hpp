@@ -12,6 +12,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "base/fnv.hpp"
+
 namespace gdev {
 
 inline constexpr std::uint32_t protocol_version = 5;
@@ -207,6 +209,11 @@ static_assert(sizeof(message) == 176, "the Python commands use the same layout (
 [[nodiscard]] inline std::string_view name_of(const message& said) noexcept {
   const std::string_view all(said.name.data(), said.name.size());
   return all.substr(0, all.find('\0'));  // npos: all of it
+}
+
+/** Returns the number of a job, by its name; 0: it has none. */
+[[nodiscard]] constexpr std::uint32_t job_number(std::string_view name) noexcept {
+  return name.empty() ? 0 : static_cast<std::uint32_t>(fnv_1a(name));
 }
 
 /** Stores a name. Returns false if it is empty or too long. */

@@ -7,6 +7,9 @@
  */
 #include <unistd.h>
 
+#include <array>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -55,7 +58,14 @@ GDEV_NVML_EXPORT nvmlInit_v2() { return success; }
 
 GDEV_NVML_EXPORT nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   *device = nullptr;
-  return std::strcmp(uuid, "GPU-00000000-0000-0000-0000-000000000000") == 0 ? success : not_found;
+  // As cuDeviceGetUuid has it: the number's bytes, the lowest first.
+  const std::uint64_t number = memory().number();
+  std::array<char, 48> own{};
+  std::snprintf(own.data(), own.size(), "GPU-%08x-%04x-%04x-0000-000000000000",
+                __builtin_bswap32(static_cast<std::uint32_t>(number)),
+                __builtin_bswap16(static_cast<std::uint16_t>(number >> 32)),
+                __builtin_bswap16(static_cast<std::uint16_t>(number >> 48)));
+  return std::strcmp(uuid, own.data()) == 0 ? success : not_found;
 }
 
 GDEV_NVML_EXPORT nvmlDeviceGetMemoryInfo(void* /*device*/, memory_info* info) {

@@ -14,7 +14,7 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .gdev_daemon import Daemon, Program
@@ -56,13 +56,14 @@ class World:
 
     def __init__(self, folder: Path, crash: str, is_daemon: bool) -> None:
         self.daemon = Daemon(Gpu(folder / "gpu", GPU_BYTES, BUILD / "crash" / "programs"), folder)
+        self.other_gpu = folder / "other_gpu"
         self.swap = folder / "swap"
         self.swap.mkdir()
         self.chosen = {"GDEV_TEST_CRASH": crash}
         self.is_daemon = is_daemon
         self.programs: list[Program] = []
         self.victims: list[Program] = []
-        self.values: dict[Program, int] = {}
+        self.values: dict[Program, tuple[int, int, int]] = {}  # key, value, bytes
         self.kills: list[int | None] = []  # how the victims have ended
         self.crashes = 0  # of the daemon
         self.stops = 0  # of any process
@@ -153,13 +154,21 @@ class World:
             assert time.monotonic() < end
             time.sleep(0.005)
 
-    def start(self, vgpu: str, name: str = "memory", is_victim: bool = False) -> Program:
+    def start(
+        self,
+        vgpu: str,
+        name: str = "memory",
+        is_victim: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> Program:
         """Starts a program that has initialized CUDA."""
         is_chosen = is_victim and not self.is_daemon
         program = self.daemon.program(
             vgpu,
             name,
-            {"GDEV_SWAP_FOLDER": str(self.swap)} | (self.chosen if is_chosen else {}),
+            {"GDEV_SWAP_FOLDER": str(self.swap)}
+            | (self.chosen if is_chosen else {})
+            | dict(env or {}),
         )
         self.programs.append(program)
         if is_chosen:
@@ -242,16 +251,15 @@ class World:
         self.does(program, "free", key)
         self.does(program, "wait")
 
-    def fills(self, program: Program, value: int) -> None:
+    def fills(self, program: Program, value: int, size: int = SIZE) -> None:
         """A program gets memory of its own, and must find it as it was from then on."""
-        (key,) = self.does(program, "alloc", SIZE)
-        self.does(program, "fill", key, value, SIZE)
-        self.values[program] = key << 32 | value
+        (key,) = self.does(program, "alloc", size)
+        self.does(program, "fill", key, value, size)
+        self.values[program] = key, value, size
 
     def checks(self, program: Program) -> None:
         """A program's memory is as it was. That needs no daemon, but it may need a turn."""
-        key, value = self.values[program] >> 32, self.values[program] & 0xFFFFFFFF
-        answer = self.says(program, "check", key, value, SIZE)
+        answer = self.says(program, "check", *self.values[program])
         assert answer == "ok 1" or (program in self.victims and answer == ""), answer
         if self.has_ended():
             raise EndedError
@@ -284,9 +292,27 @@ class World:
             self.checks(program)
         del self.values[third]
         self.does(third, "free", 0)
+        self.is_a_job()
         self.commands(ADD, b"c", SMALL, UNCHANGED + 1, again=errno.EEXIST)
         self.commands(SET, b"c", *[UNCHANGED] * 6)
         self.commands(REMOVE, b"c", again=errno.ENOENT)
+
+    def is_a_job(self) -> None:
+        """Two programs on two GPUs leave and enter together."""
+        self.commands(SETTINGS, b"", UNCHANGED, UNCHANGED, 8 * SEGMENT, 2 * SEGMENT)
+        job = {"GDEV_JOB": "job"}
+        pair = [
+            self.start("a", is_victim=True, env=job),
+            self.start("a", env=job | {"GDEV_SIMULATED_GPU": str(self.other_gpu)}),
+        ]
+        for program in pair:
+            self.fills(program, 4, SMALL)
+        self.commands(PAUSE, b"", pair[1].process.pid, 1)
+        for program in pair:
+            self.wait_for(program, lambda said: said[5] == OFF)
+        self.commands(PAUSE, b"", pair[1].process.pid, 0)
+        for program in pair:
+            self.checks(program)
 
     # --- Afterwards ---
 
@@ -296,7 +322,7 @@ class World:
         self.kill_victims()
         for name in (b"a", b"b"):
             self.commands(ADD, name, 2 * GPU_BYTES, UNCHANGED + 1, again=errno.EEXIST)
-        self.commands(SETTINGS, b"", UNCHANGED, UNCHANGED, 4 * SEGMENT, 0)
+        self.commands(SETTINGS, b"", UNCHANGED, UNCHANGED, 8 * SEGMENT, 0)
         self.wait_until_seen(len([one for one in self.programs if one.process.poll() is None]))
         rest = [*self.values]
         for one in rest:
@@ -378,4 +404,4 @@ class World:
         assert "memfd:" not in (process / "maps").read_text()
         assert [*self.swap.iterdir()] == []
         names = {one.name for one in self.swap.parent.iterdir()}
-        assert names <= {"gpu", "swap", "socket", "socket.lock", "socket.state"}
+        assert names <= {"gpu", "other_gpu", "swap", "socket", "socket.lock", "socket.state"}

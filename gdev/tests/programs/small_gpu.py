@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gdev import _daemon, _files
 
-JOINED_WITHIN_S = 15.0
+JOINED_WITHIN_S = 35.0  # the first import of PyTorch may take half of it
 KNOWN_WITHIN_S = 2.0  # where NVML is there
 
 

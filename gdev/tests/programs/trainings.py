@@ -25,7 +25,7 @@ from small_gpu import overheads, set_memory
 from gdev import _daemon, _files, cli
 
 # Until all programs have their models.
-HEAD_START_S = 20.0
+HEAD_START_S = 40.0
 
 
 def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
