@@ -19,8 +19,10 @@
  * another one's gate.
  */
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <map>
+#include <vector>
 
 #include "base/crash_point.hpp"
 #include "base/saturating.hpp"

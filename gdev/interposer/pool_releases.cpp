@@ -2,8 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <iterator>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "base/crash_point.hpp"
 #include "base/saturating.hpp"
