@@ -442,7 +442,16 @@ STAGES = (
         install_package,
     ),
     Stage("gdev", "programs under gdev, on a simulated GPU", gdev, 600, ("setup",), build_gdev),
-    Stage("gdev_check", "gdev under a sanitizer", gdev_check, 600, ("setup",), build_gdev_check),
+    # Not in every run yet: not each of its shares is known to pass on a slow machine.
+    Stage(
+        "gdev_check",
+        "gdev under a sanitizer",
+        gdev_check,
+        600,
+        ("setup",),
+        build_gdev_check,
+        only_if_chosen=True,
+    ),
     Stage("demo", "the demo, with what pip installed", demo, 300, ("python",)),
     Stage(
         "consumer",

@@ -263,6 +263,7 @@ class Stage:
     # Runs before `run`, and beside the stages before this one, at the lowest priority: what takes a
     # processor's time, but no notice of how much it gets.
     background: Callable[[Job], None] | None = None
+    only_if_chosen: bool = False
 
 
 def failed_tests(lines: Sequence[str]) -> list[str]:
@@ -368,7 +369,11 @@ def describe(outcome: str, counts: Counts) -> str:
 def run_stages(stages: Sequence[Stage], chosen: Sequence[str]) -> int:
     """Runs the stages, or the chosen ones of them, and reports them. Returns the exit status."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    plan = [stage for stage in stages if not chosen or stage.name in chosen]
+    plan = [
+        stage
+        for stage in stages
+        if stage.name in chosen or (not chosen and not stage.only_if_chosen)
+    ]
     names = [stage.name for stage in plan]
     outcomes: dict[str, str] = {}
     total = Counts()

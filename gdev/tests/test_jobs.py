@@ -114,16 +114,6 @@ def test_a_job_is_paused_as_a_whole(start: Start, daemon: Daemon) -> None:
     job.ends()
 
 
-def test_a_daemon_that_is_started_anew_brings_jobs_together(start: Start, daemon: Daemon) -> None:
-    jobs = [start(name, 12800) for name in ("a", "b")]
-    for _ in range(3):
-        wait_until(lambda: "off" in states(daemon).values())
-        daemon.kill()
-        daemon.start()
-    for job in jobs:
-        job.ends()
-
-
 def test_a_job_goes_on_after_another_one_was_killed(start: Start, daemon: Daemon) -> None:
     jobs = [start(name, 6400) for name in ("a", "b")]
     wait_until(lambda: len(states(daemon)) == 2 * GPUS)
