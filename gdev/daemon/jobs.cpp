@@ -46,20 +46,14 @@ constexpr std::uint64_t go_on_ns = turns::second_ns;
 constexpr std::uint64_t wanted_ns_max = turns::second_ns / 2;
 /** How often a job that assembles is looked at. */
 constexpr std::uint64_t look_again_ns = 100 * ms;
-/** Most processes of a job. Others have turns of their own: each look at a job costs its square. */
-constexpr std::size_t members_max = 32;
 constexpr std::uint32_t round_numbers = 1U << 24;
 
 }  // namespace
 
 void turns::join_job(client& one, std::uint32_t number) {
-  if (number == 0) {
-    return;
-  }
-  job& of = jobs_[{accounts_.user_of(one.id), accounts_.report(one.id).number, number}];
-  if (of.members.size() < members_max) {
-    one.of = &of;
-    of.members.push_back(one.id);
+  if (number != 0) {
+    one.of = &jobs_[{accounts_.user_of(one.id), accounts_.report(one.id).number, number}];
+    one.of->members.push_back(one.id);
   }
 }
 
@@ -244,19 +238,9 @@ void turns::ask_to_leave(client& one, std::uint64_t now) {
 }
 
 void turns::set_held(client& one, bool is_held) {
-  if (is_held) {
-    hold(one);
-  }
   one.is_held = is_held;
   const std::uint32_t bits = one.page->order.load(std::memory_order_relaxed) & ~order_hold;
   order(one, bits & (order_out | order_report | order_contended | order_prepare | order_unfit));
-}
-
-/** With its next order a client is held, and may submit nothing. */
-void turns::hold(client& one) {
-  one.is_held = true;
-  const std::uint32_t round = one.of == nullptr ? 0 : one.of->round;
-  one.page->hold.store(hold_round{round, 0}.packed(), std::memory_order_relaxed);
 }
 
 /** Returns the members that are on their GPUs and held. */

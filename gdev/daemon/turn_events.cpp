@@ -250,9 +250,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       one.now = phase::in;
       one.stuck_until_ns = now + stuck_ns;
-      if (are_mates_away(one)) {
-        hold(one);  // it must not work without them
-      }
+      one.is_held = are_mates_away(one);  // it must not work without them
       order(one, 0);
       break;
     case turn_event::entered:
@@ -338,9 +336,6 @@ std::uint64_t turns::tick(std::uint64_t now) {
       schedule(number, now);
     }
     next = std::min(next, of.deadline_ns);
-  }
-  for (const auto& [key, of] : jobs_) {
-    next = of.is_holding ? std::min(next, std::max({of.due_ns, settled_ns_, now + 1})) : next;
   }
   for (const auto& [id, one] : clients_) {  // also of those that got it just now
     if (one.reserved != 0) {

@@ -269,7 +269,6 @@ class turns {
   void enqueue_mates(const client& one, std::uint64_t now);
   void look_soon(std::uint64_t which, std::uint64_t now);
   void move_back(const job& of);
-  void hold(client& one);
   void set_held(client& one, bool is_held);
   void note_held(client& one, std::uint64_t round, std::uint64_t now);
   void begin_round(job& of, bool has_calls, std::uint64_t now);
