@@ -40,12 +40,8 @@ constexpr std::uint64_t longest_round_ns = 640 * ms;
 constexpr std::uint32_t first_calls = hold_round::calls_max;
 /** Most of the time for which they are held, before they go on for a while. */
 constexpr std::uint64_t longest_patience_ns = 64 * turns::second_ns;
-/** For how long they go on then. */
-constexpr std::uint64_t go_on_ns = turns::second_ns;
 /** They are held no longer than this after the last one who waits for it. */
 constexpr std::uint64_t wanted_ns_max = turns::second_ns / 2;
-/** How often a job that assembles is looked at. */
-constexpr std::uint64_t look_again_ns = 100 * ms;
 constexpr std::uint32_t round_numbers = 1U << 24;
 
 }  // namespace
@@ -296,7 +292,7 @@ void turns::look_at_holding(job& of, std::uint64_t now) {
         is_wanted ? std::min(2 * of.patience_ns, longest_patience_ns) : job::first_patience_ns;
     for (client* const one : held) {
       one->stays = is_wanted ? EBUSY : 0;
-      one->stuck_until_ns = is_wanted ? now + go_on_ns : 0;
+      one->stuck_until_ns = is_wanted ? now + stuck_ns : 0;
       one->blocking_ns = is_wanted ? one->blocking_ns : 0;
       set_held(*one, false);
     }

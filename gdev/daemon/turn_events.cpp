@@ -11,8 +11,6 @@ namespace gdev {
 
 namespace {
 
-/** How long a client that could not leave is not asked again. */
-constexpr std::uint64_t stuck_ns = turns::second_ns;
 /** How long memory stays reserved for a client that was refused it and does not ask again. */
 constexpr std::uint64_t reserved_ns_max = 2 * turns::second_ns;
 /** How long a client may enter without any progress while others wait. */

@@ -16,8 +16,6 @@ namespace {
 constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
 /** A turn takes so many times what moving the client's memory takes. */
 constexpr double turn_factor = 12;
-/** How often waiting clients are looked at, where no message comes. */
-constexpr std::uint64_t look_again_ns = turns::second_ns / 10;
 /** What others have for a moment only is not what keeps a request from fitting. */
 constexpr std::uint64_t unfit_ns_max = 3 * turns::second_ns / 10;
 

@@ -79,6 +79,10 @@ struct gpu_report {
 class turns {
  public:
   static constexpr std::uint64_t second_ns = 1'000'000'000;
+  /** How often waiting clients, and jobs that assemble, are looked at, where no message comes. */
+  static constexpr std::uint64_t look_again_ns = second_ns / 10;
+  /** How long clients that could not leave are not asked again. */
+  static constexpr std::uint64_t stuck_ns = second_ns;
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
   explicit turns(accounts& all) noexcept : accounts_(all) {}

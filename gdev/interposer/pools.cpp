@@ -344,25 +344,27 @@ pool_blocks::point stream_pools::record(CUstream stream, const place& where, std
   return made;
 }
 
-stream_pools::answer stream_pools::free_in(CUdeviceptr address, CUstream stream) {
+std::optional<stream_pools::freeing> stream_pools::begin_free(CUdeviceptr address) {
   if (ranges_count_.load(std::memory_order_relaxed) == 0) {
     return std::nullopt;
   }
-  std::shared_ptr<range> from;
-  std::size_t bytes = 0;
-  std::uint64_t number = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = range_at(address);
-    if (found == ranges_.end()) {
-      return std::nullopt;
-    }
-    from = found->second;
-    bytes = from->of->blocks[from->kind].begin_free(address);
-    if (bytes == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    number = ++last_number_;
+  const std::lock_guard lock(mutex_);
+  const auto found = range_at(address);
+  if (found == ranges_.end()) {
+    return std::nullopt;
+  }
+  const std::shared_ptr<range>& from = found->second;
+  return freeing{from, from->of->blocks[from->kind].begin_free(address), ++last_number_};
+}
+
+stream_pools::answer stream_pools::free_in(CUdeviceptr address, CUstream stream) {
+  const std::optional<freeing> begun = begin_free(address);
+  if (!begun.has_value()) {
+    return std::nullopt;
+  }
+  const auto& [from, bytes, number] = *begun;
+  if (bytes == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   place where;
   CUresult result = CUDA_ERROR_INVALID_CONTEXT;
@@ -380,20 +382,11 @@ stream_pools::answer stream_pools::free_in(CUdeviceptr address, CUstream stream)
 }
 
 stream_pools::answer stream_pools::free_now(CUdeviceptr address) {
-  if (ranges_count_.load(std::memory_order_relaxed) == 0) {
+  const std::optional<freeing> begun = begin_free(address);
+  if (!begun.has_value()) {
     return std::nullopt;
   }
-  std::shared_ptr<range> from;
-  std::size_t bytes = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = range_at(address);
-    if (found == ranges_.end()) {
-      return std::nullopt;
-    }
-    from = found->second;
-    bytes = from->of->blocks[from->kind].begin_free(address);
-  }
+  const auto& [from, bytes, number] = *begun;
   if (bytes == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }

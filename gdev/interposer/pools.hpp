@@ -126,6 +126,13 @@ class stream_pools {
   };
   using ranges = std::map<CUdeviceptr, std::shared_ptr<range>>;
 
+  /** A free that has begun. */
+  struct freeing {
+    std::shared_ptr<range> from;
+    std::size_t bytes = 0;     // 0: no allocation begins there
+    std::uint64_t number = 0;  // of its point
+  };
+
   struct place {
     std::uint64_t stream = 0;
     CUcontext context = nullptr;
@@ -150,6 +157,8 @@ class stream_pools {
   CUresult make_range(const std::shared_ptr<pool>& to, std::size_t bytes, const place& where,
                       const std::shared_ptr<holding>& held, CUdeviceptr* address);
   static void end_range(CUdeviceptr begin, range& gone);
+  /** Null: it is not in a pool. */
+  [[nodiscard]] std::optional<freeing> begin_free(CUdeviceptr address);
   /** Gets an event that is recorded in a stream. Null: the driver's error is stored. */
   [[nodiscard]] pool_blocks::point record(CUstream stream, const place& where, std::uint64_t number,
                                           CUresult& result);

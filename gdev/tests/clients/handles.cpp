@@ -27,13 +27,9 @@
 #include <string>
 #include <vector>
 
-namespace {
+#include "clients/contexts.hpp"
 
-CUresult make_context() {
-  CUcontext context = nullptr;
-  const CUresult result = cuDevicePrimaryCtxRetain(&context, 0);
-  return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
-}
+namespace {
 
 /** Does what a line says. Stores what to print after "ok". */
 CUresult obey(const std::string& line, std::ostream& said) {
@@ -49,11 +45,11 @@ CUresult obey(const std::string& line, std::ostream& said) {
   std::uint64_t made = 0;
   if (kind == "init") {
     result = cuInit(0);
-    return result == CUDA_SUCCESS ? make_context() : result;
+    return result == CUDA_SUCCESS ? use_primary_context() : result;
   }
   if (kind == "reset") {
     result = cuDevicePrimaryCtxReset(0);
-    return result == CUDA_SUCCESS ? make_context() : result;
+    return result == CUDA_SUCCESS ? use_primary_context() : result;
   }
   if (kind == "create") {
     CUmemAllocationProp wanted{};

@@ -52,6 +52,7 @@
 #include <string>
 #include <vector>
 
+#include "clients/contexts.hpp"
 #include "clients/graphs.hpp"
 
 namespace {
@@ -71,34 +72,6 @@ struct thing {
 
 std::vector<thing>& things = *new std::vector<thing>;  // needed until the end
 bool is_ending = false;
-
-CUresult init() {
-  CUcontext context = nullptr;
-  CUresult result = cuInit(0);
-  if (result == CUDA_SUCCESS) {
-    result = cuDevicePrimaryCtxRetain(&context, 0);
-  }
-  return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
-}
-
-CUresult make_context() {
-  CUcontext context = nullptr;
-#if CUDA_VERSION >= 13000
-  return cuCtxCreate(&context, nullptr, 0, 0);
-#else
-  return cuCtxCreate(&context, 0, 0);
-#endif
-}
-
-/** Returns the function for per-thread default streams. */
-template <typename Function>
-Function of_thread(const char* name) {
-  void* found = nullptr;
-  CUdriverProcAddressQueryResult status{};
-  cuGetProcAddress(name, &found, CUDA_VERSION, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
-                   &status);
-  return reinterpret_cast<Function>(found);
-}
 
 CUmemAllocationProp on_device() {
   CUmemAllocationProp properties{};

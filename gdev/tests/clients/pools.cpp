@@ -47,6 +47,8 @@
 #include <string>
 #include <vector>
 
+#include "clients/contexts.hpp"
+
 namespace {
 
 struct allocation {
@@ -65,36 +67,10 @@ std::vector<CUstream> streams;
 std::vector<CUmemoryPool> pools;
 std::vector<check> checks;
 
-CUresult init() {
-  CUcontext context = nullptr;
-  CUresult result = cuInit(0);
-  result = result == CUDA_SUCCESS ? cuDevicePrimaryCtxRetain(&context, 0) : result;
-  return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
-}
-
-CUresult make_context() {
-  CUcontext context = nullptr;
-#if CUDA_VERSION >= 13000
-  return cuCtxCreate(&context, nullptr, 0, 0);
-#else
-  return cuCtxCreate(&context, 0, 0);
-#endif
-}
-
 CUresult end_context() {
   CUcontext context = nullptr;
   cuCtxGetCurrent(&context);
   return cuCtxDestroy(context);
-}
-
-/** Returns the function for per-thread default streams. */
-template <typename Function>
-Function of_thread(const char* name) {
-  void* found = nullptr;
-  CUdriverProcAddressQueryResult status{};
-  cuGetProcAddress(name, &found, CUDA_VERSION, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
-                   &status);
-  return reinterpret_cast<Function>(found);
 }
 
 /** Reads the arguments of a line. */
