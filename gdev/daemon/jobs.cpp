@@ -162,26 +162,28 @@ void turns::look_soon(std::uint64_t which, std::uint64_t now) {
 }
 
 /**
- * Tells whether a client begins to have memory while others of its job are off: it must not work
- * without them. If so, it leaves and enters with them; or, if it cannot leave, waits for them.
+ * Tells whether a client begins to have memory while others of its job are off, or about to be: it
+ * must not work without them. If they are off, it leaves and enters with them. If it cannot leave,
+ * or they have not left yet, whose GPUs may wait for it, it waits for them.
  */
 bool turns::comes_too_soon(client& one, std::uint64_t units, std::uint64_t now) {
   if (one.of == nullptr || one.gpu == 0 || swappable(one) != 0 || one.reserved != 0) {
     return false;
   }
-  bool is_too_soon = false;
+  bool is_too_soon = one.of->is_holding;
+  bool may_leave = !one.of->is_holding && now >= one.stuck_until_ns;
   for (const client_id id : one.of->members) {
     client& other = clients_.at(id);
-    if (other.gpu != 0 && other.gpu != one.gpu &&
-        (other.now == phase::out || other.now == phase::entering)) {
+    if (other.gpu != 0 && other.gpu != one.gpu && other.now != phase::in) {
       is_too_soon = true;
+      may_leave = may_leave && other.now != phase::leaving;
       if (other.now == phase::out) {
         enqueue(other, now);
         look_soon(other.gpu, now);
       }
     }
   }
-  if (is_too_soon && now >= one.stuck_until_ns) {
+  if (is_too_soon && may_leave) {
     one.pending = std::max(one.pending, units);
     begin_leaving(one, now);
   }

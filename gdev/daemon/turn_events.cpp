@@ -272,6 +272,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.bytes_in = sum(one.bytes_in, a);
       moved();
       if (one.of != nullptr) {
+        if (are_mates_away(one)) {
+          set_held(one, true);  // also if they left while it entered
+        }
         look_at_job(*one.of, now);
         if (one.of->is_holding && one.is_held) {
           begin_round(*one.of, false, now);

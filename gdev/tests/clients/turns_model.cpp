@@ -93,7 +93,7 @@ class simulation : private world {
       if (percent(10)) {
         made.gpu = 0;
       }
-      if (!has_jobs_ && percent(40)) {
+      if (may_have_jobs_ && !has_jobs_ && percent(60)) {
         join_job(made);
       }
       connect(made);
@@ -115,7 +115,9 @@ class simulation : private world {
       return;
     }
     if (kind < 22) {
-      restart_daemon();
+      if (!may_have_jobs_) {  // with jobs, a new daemon is not enough yet (docs/design.md)
+        restart_daemon();
+      }
       return;
     }
     if (clients_.empty()) {

@@ -86,7 +86,8 @@ class world {
   explicit world(std::uint64_t seed) : chance_(seed), has_hostile_(seed % 2 == 1) {
     constexpr std::array<std::uint64_t, 3> totals{1000, 100'000, 2'000'000};
     total_ = totals[below(totals.size())];
-    has_jobs_ = percent(40);
+    has_jobs_ = percent(30);
+    may_have_jobs_ = has_jobs_ || percent(30);
     gpus_ = has_jobs_ ? 2 : 1 + below(gpus_max);
     common_ = 1 + below(20);
     settings_.longest_ns = (200 + below(2000)) * ms;
@@ -425,6 +426,7 @@ class world {
 
   std::mt19937_64 chance_;
   bool has_hostile_;
+  bool may_have_jobs_ = false;
   bool has_jobs_ = false;  // one in each virtual GPU, on two GPUs, which has half of each and more
   std::uint64_t total_ = 0;
   std::uint64_t gpus_ = 1;
