@@ -90,10 +90,10 @@ def test_a_full_disk_takes_nothing_of_what_files_may_have(
     monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
     two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "64MiB")
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         started(two_vgpus, "b", 40, 2) as b,
         connect(two_vgpus) as other,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, -1))
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)

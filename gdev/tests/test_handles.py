@@ -477,8 +477,8 @@ def test_every_function_that_takes_a_handle_has_a_wrapper() -> None:
 def test_memory_outlives_its_context_when_a_turn_ends_meanwhile(two_vgpus: Daemon) -> None:
     """The last release waits for the GPU, and the turn is to end as soon as it returns."""
     with (
-        two_vgpus.program("a") as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
+        two_vgpus.program("a") as a,
     ):
         for line in (("init",), ("module",), ("create", 8 * MIB), ("map", 0)):
             a.does(*line)

@@ -131,9 +131,9 @@ def test_when_full_fail(two_vgpus: Daemon) -> None:
 
 
 def wait_for(daemon: Daemon, program: Program, words: str) -> None:
-    """Waits until gdev ps says this of a program."""
+    """Waits until gdev ps says this of a program, which may be new to the daemon."""
     end = time.monotonic() + TIMEOUT_S
-    while words not in " ".join(state(daemon)[program.process.pid]):
+    while words not in " ".join(state(daemon).get(program.process.pid, [])):
         assert time.monotonic() < end, state(daemon)
         time.sleep(0.02)
 
@@ -142,9 +142,9 @@ def wait_for(daemon: Daemon, program: Program, words: str) -> None:
 def kept_waiting(two_vgpus: Daemon) -> Iterator[Program]:
     """A program that keeps another one's request waiting; after the block that must succeed."""
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         two_vgpus.program("b") as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
         waiting = threads.submit(b.does, "alloc", 40 * MIB)
@@ -169,8 +169,8 @@ def test_a_reserve_is_never_taken_away(two_vgpus: Daemon) -> None:
 
 def test_a_paused_program_is_off_until_it_is_resumed(two_vgpus: Daemon) -> None:
     with (
-        started(two_vgpus, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
+        started(two_vgpus, "a", 40, 1) as a,
     ):
         two_vgpus.must("pause", str(a.process.pid))
         wait_for(two_vgpus, a, "off, paused")
@@ -188,10 +188,10 @@ def test_memory_that_others_free_past_gdev_makes_room(two_vgpus: Daemon) -> None
     """All programs are off, so no request says that the GPU has more room than it had."""
     environment = two_vgpus.gpu.environment(under_gdev=False)
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         two_vgpus.program("b") as small,
         Program([str(BUILD / "tests" / "memory")], environment) as stranger,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         two_vgpus.must("pause", str(a.process.pid))
         wait_for(two_vgpus, a, "off, paused")
@@ -210,8 +210,8 @@ def test_memory_that_others_free_past_gdev_makes_room(two_vgpus: Daemon) -> None
 def test_a_write_that_waited_for_its_turn_is_kept(two_vgpus: Daemon) -> None:
     """It is the only one of the turn: the host's copy is older than it."""
     with (
-        started(two_vgpus, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
+        started(two_vgpus, "a", 40, 1) as a,
     ):
         pid = str(a.process.pid)
         two_vgpus.must("pause", pid)
@@ -237,8 +237,8 @@ def test_a_program_that_fits_no_more_says_so_and_goes_on_when_it_fits(
 ) -> None:
     less, enough = {"memory": ("39MiB", "40MiB"), "spare": ("25MiB", "24MiB")}[setting]
     with (
-        started(two_vgpus, "a", 40, 1) as a,
         concurrent.futures.ThreadPoolExecutor() as threads,
+        started(two_vgpus, "a", 40, 1) as a,
     ):
         with started(two_vgpus, "b", 30, 2) as b:
             wait_for(two_vgpus, a, "off")
@@ -261,9 +261,9 @@ def test_a_program_that_fits_no_more_says_so_and_goes_on_when_it_fits(
 def test_a_program_that_a_reserve_keeps_off_says_so_and_others_go_on(two_vgpus: Daemon) -> None:
     two_vgpus.must("vgpu", "add", "c", "--memory", "64MiB")
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 50, 1) as a,
         started(two_vgpus, "b", 30, 2) as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         wait_for(two_vgpus, a, "off")
         two_vgpus.must("vgpu", "set", "b", "--reserve", "30MiB")
@@ -284,9 +284,9 @@ def test_a_program_that_a_reserve_keeps_off_says_so_and_others_go_on(two_vgpus: 
 def test_allocations_of_others_make_none_fail(two_vgpus: Daemon) -> None:
     """While one allocates and frees, the other's requests wait; both would fit alone."""
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         two_vgpus.program("a") as a,
         two_vgpus.program("b") as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         for one in (a, b):
             one.does("init")
@@ -340,10 +340,10 @@ def test_programs_without_a_daemon_do_not_wait_for_each_other(two_vgpus: Daemon)
     """Each has a part of its memory on the GPU, and there is no room for all of both."""
     two_vgpus.must("vgpu", "add", "c", "--memory", "64MiB")
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         two_vgpus.program("a") as a,
         two_vgpus.program("b") as b,
         started(two_vgpus, "c", 20, 3) as c,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         for one in (a, b):
             one.does("init")
@@ -386,10 +386,10 @@ def test_a_daemon_that_is_started_anew_goes_on_with_the_turns(two_vgpus: Daemon)
 
 def test_a_stopped_program_holds_up_those_that_need_its_memory_only(two_vgpus: Daemon) -> None:
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         two_vgpus.program("b") as b,
         two_vgpus.program("b") as small,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
         small.does("init")
@@ -418,9 +418,9 @@ def test_a_program_that_cannot_leave_is_ended_if_that_was_chosen(two_vgpus: Daem
 def test_work_that_does_not_end_keeps_its_program_on_the_gpu(two_vgpus: Daemon) -> None:
     """And is said so; the others get their turn when it has ended."""
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         two_vgpus.program("b") as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
         a.does("spin", 4000)

@@ -35,9 +35,9 @@ def test_a_full_host_keeps_the_program_on_the_gpu(two_vgpus: Daemon, is_anew: bo
         "vgpu", "set", "b", "--memory", "40MiB"
     )  # more: b prepares for a GPU that fills up
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         started(two_vgpus, "b", 40, 2) as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         two_vgpus.must("gpu", "set", "--host-memory", "64MiB")
         if is_anew:
@@ -56,10 +56,10 @@ def test_a_host_that_gives_less_than_it_promised_keeps_the_program_on_the_gpu(
 ) -> None:
     """Here by the limit of the process."""
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         # Else each thread that allocates maps an arena of its own, whenever it begins.
         two_vgpus.program("b", env={"MALLOC_ARENA_MAX": "1"}) as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         b.does("init")
         mapped = Path(f"/proc/{b.process.pid}/statm").read_text().split()[0]
@@ -121,9 +121,9 @@ def test_a_full_disk_keeps_the_program_on_the_gpu(
     monkeypatch.setenv("GDEV_SWAP_FOLDER", str(tmp_path))
     two_vgpus.must("gpu", "set", "--host-memory", "64MiB", "--swap-files", "128MiB")
     with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
         started(two_vgpus, "a", 40, 1) as a,
         started(two_vgpus, "b", 40, 2) as b,
-        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         resource.prlimit(b.process.pid, resource.RLIMIT_FSIZE, (30 * MIB, 30 * MIB))
         waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
