@@ -42,14 +42,24 @@ constexpr std::uint32_t first_calls = hold_round::calls_max;
 constexpr std::uint64_t longest_patience_ns = 64 * turns::second_ns;
 /** They are held no longer than this after the last one who waits for it. */
 constexpr std::uint64_t wanted_ns_max = turns::second_ns / 2;
+/** Most processes of a job. Others have turns of their own: each look at a job costs its square. */
+constexpr std::size_t members_max = 32;
+/** How long others wait for the rest of a job that begins, and a job waits for others. */
+constexpr std::uint64_t begin_ns_max = 10 * turns::second_ns;
 constexpr std::uint32_t round_numbers = 1U << 24;
 
 }  // namespace
 
-void turns::join_job(client& one, std::uint32_t number) {
-  if (number != 0) {
-    one.of = &jobs_[{accounts_.user_of(one.id), accounts_.report(one.id).number, number}];
-    one.of->members.push_back(one.id);
+void turns::join_job(client& one, const job_word& word, std::uint64_t now) {
+  if (word.number == 0) {
+    return;
+  }
+  job& of = jobs_[{accounts_.user_of(one.id), accounts_.report(one.id).number, word.number}];
+  if (of.members.size() < members_max) {
+    one.of = &of;
+    of.members.push_back(one.id);
+    of.size = std::max(of.size, word.size);
+    of.progress_ns = now;
   }
 }
 
@@ -107,6 +117,11 @@ std::vector<turns::client*> turns::mates_of(const client& one) {
   return gang;
 }
 
+/** Tells whether those of its job have had time to come back to a daemon that was started anew. */
+bool turns::knows_mates(const client& one, std::uint64_t now) const {
+  return one.of == nullptr || now >= settled_ns_;  // look_at_job() does later what waits for it
+}
+
 /** Tells whether it is on its GPU, and waits for the rest of its job to be. */
 bool turns::is_assembling(const client& one) {
   return one.is_held && one.of != nullptr && !one.of->is_holding;
@@ -144,12 +159,14 @@ std::uint64_t turns::place_of_mates(const client& one) {
   return 0;
 }
 
-/** A client that is off waits for its GPU: so do its mates. */
+/** A client that is off waits for its GPU: so do its mates; or they wait there for it. */
 void turns::enqueue_mates(const client& one, std::uint64_t now) {
   for (client* const mate : mates_of(one)) {
     if (mate->now == phase::out && mate->queued == 0) {
       mate->queued = mate->place = one.place;
       mate->queued_ns = now;
+    } else if (is_assembling(*mate) && mate->place == 0) {
+      mate->place = one.place;  // it came back to a daemon that was started anew
     }
     look_soon(mate->gpu, now);
   }
@@ -159,6 +176,45 @@ void turns::look_soon(std::uint64_t which, std::uint64_t now) {
   if (const auto found = gpus_.find(which); found != gpus_.end()) {
     found->second.deadline_ns = now;
   }
+}
+
+bool turns::has_begun(const client& one) const {
+  return used(one) != 0 || one.pending != 0 || one.reserved != 0;
+}
+
+/** Tells whether some of a job have memory, and others are to come. */
+bool turns::is_beginning(const job& of, std::uint64_t now) const {
+  const auto have_begun = static_cast<std::size_t>(
+      std::count_if(of.members.begin(), of.members.end(),
+                    [this](client_id id) { return has_begun(clients_.at(id)); }));
+  return have_begun != 0 && have_begun < std::max<std::size_t>(of.size, of.members.size()) &&
+         now < sum(of.progress_ns, begin_ns_max);
+}
+
+/**
+ * Tells whether a client's job is to begin later: while another one begins. With a part of the GPUs
+ * each, they could wait for each other for ever, because what runs on a GPU waits for the others
+ * of its job.
+ */
+bool turns::waits_to_begin(const client& one, std::uint64_t now) {
+  if (one.of == nullptr || has_begun(one)) {
+    return false;
+  }
+  job& own = *one.of;
+  const bool is_first = std::none_of(own.members.begin(), own.members.end(),
+                                     [this](client_id id) { return has_begun(clients_.at(id)); });
+  const bool has_several = std::max<std::size_t>(own.size, own.members.size()) > 1;
+  if (is_first && has_several) {
+    own.waits_ns = own.waits_ns == 0 ? std::max<std::uint64_t>(now, 1) : own.waits_ns;
+    const bool must_wait = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+      return &entry.second != &own && is_beginning(entry.second, now);
+    });
+    if (must_wait && now < sum(own.waits_ns, begin_ns_max)) {
+      return true;
+    }
+  }
+  own.progress_ns = now;
+  return false;
 }
 
 /**
@@ -210,7 +266,9 @@ void turns::move_back(const job& of) {
 
 /** Makes a client leave, with its mates if it has some. */
 void turns::ask_to_leave(client& one, std::uint64_t now) {
-  if (is_assembling(one) || mates_of(one).empty()) {
+  // While some are off, the GPUs of all have finished. All can be there, and held, where an earlier
+  // daemon held them.
+  if (mates_of(one).empty() || (is_assembling(one) && are_mates_away(one))) {
     begin_leaving(one, now);
     return;
   }
@@ -236,9 +294,19 @@ void turns::ask_to_leave(client& one, std::uint64_t now) {
 }
 
 void turns::set_held(client& one, bool is_held) {
+  if (is_held) {
+    hold(one);
+  }
   one.is_held = is_held;
   const std::uint32_t bits = one.page->order.load(std::memory_order_relaxed) & ~order_hold;
   order(one, bits & (order_out | order_report | order_contended | order_prepare | order_unfit));
+}
+
+/** With its next order a client is held, and may submit nothing. */
+void turns::hold(client& one) {
+  one.is_held = true;
+  const std::uint32_t round = one.of == nullptr ? 0 : one.of->round;
+  one.page->hold.store(hold_round{round, 0}.packed(), std::memory_order_relaxed);
 }
 
 /** Returns the members that are on their GPUs and held. */

@@ -40,7 +40,7 @@ void turns::join(client_id id, client_page& page, const counter_values& before, 
   made.bytes_in = had(counter::bytes_in);
   made.moving_ns = had(counter::moving_ns);
   made.waiting_ns = had(counter::waiting_ns);
-  join_job(made, job);
+  join_job(made, job_word::unpacked(job), now);
 }
 
 void turns::leave(client_id id, std::uint64_t now) {
@@ -125,7 +125,8 @@ void turns::come_back_out(client_id id, std::uint64_t now) {
 }
 
 void turns::come_back_held(client_id id) {
-  if (const auto found = clients_.find(id); found != clients_.end()) {
+  if (const auto found = clients_.find(id);
+      found != clients_.end() && found->second.of != nullptr) {
     set_held(found->second, true);
   }
 }
@@ -139,7 +140,7 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
   if (one.now != phase::in || now < settled_ns_) {
     return EAGAIN;  // a call that began before its turn ended
   }
-  if (comes_too_soon(one, units, now)) {
+  if (waits_to_begin(one, now) || comes_too_soon(one, units, now)) {
     return EAGAIN;
   }
   if (is_elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
@@ -248,7 +249,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       one.now = phase::in;
       one.stuck_until_ns = now + stuck_ns;
-      one.is_held = are_mates_away(one);  // it must not work without them
+      if (are_mates_away(one)) {
+        hold(one);  // it must not work without them
+      }
       order(one, 0);
       break;
     case turn_event::entered:
@@ -280,7 +283,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
           begin_round(*one.of, false, now);
         }
       }
-      if (one.is_paused && one.now == phase::in) {
+      if (one.is_paused && one.now == phase::in && knows_mates(one, now)) {
         ask_to_leave(one, now);
       }
       break;
@@ -298,7 +301,7 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
   }
   client& one = found->second;
   one.is_paused = is_paused;
-  if (is_paused && one.now == phase::in) {
+  if (is_paused && one.now == phase::in && knows_mates(one, now)) {
     ask_to_leave(one, now);
   }
   for (const client* const mate : mates_of(one)) {
@@ -337,6 +340,9 @@ std::uint64_t turns::tick(std::uint64_t now) {
       schedule(number, now);
     }
     next = std::min(next, of.deadline_ns);
+  }
+  for (const auto& [key, of] : jobs_) {
+    next = of.is_holding ? std::min(next, std::max({of.due_ns, settled_ns_, now + 1})) : next;
   }
   for (const auto& [id, one] : clients_) {  // also of those that got it just now
     if (one.reserved != 0) {

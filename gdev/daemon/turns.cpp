@@ -313,11 +313,13 @@ bool turns::may_leave_for(const client& one, const client& by) const {
 
 /** Tells whether a client may be made to leave for another one. */
 bool turns::is_over(const client& one, const client& by, std::uint64_t now) const {
+  if (one.stuck_until_ns > now) {
+    return false;
+  }
   if (is_assembling(one)) {
     return is_before(by, one) || now >= sum(one.since_ns, settings_.longest_ns);
   }
-  return one.stuck_until_ns <= now &&
-         (one.is_held || one.queued != 0 || now >= sum(one.since_ns, turn_ns(one)));
+  return one.is_held || one.queued != 0 || now >= sum(one.since_ns, turn_ns(one));
 }
 
 /** Makes clients leave until `needed` units come. Returns false, and does nothing, if it cannot. */
@@ -492,7 +494,9 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
   // It may begin with a part, and with what is spare: the rest comes.
   if (first.now == phase::out) {
     first.room = room(first);
-    first.is_held = !mates_of(first).empty();
+    if (!mates_of(first).empty()) {
+      hold(first);
+    }
     first.now = phase::entering;
     first.since_ns = now;
     first.progress_ns = now;

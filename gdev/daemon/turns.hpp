@@ -94,7 +94,7 @@ class turns {
 
   /**
    * A client comes, after accounts::join(). Its page lives as long as the client. before: what an
-   * earlier daemon counted of it; job: a number that is the same for all of a job, or 0.
+   * earlier daemon counted of it; job: a job_word.
    */
   void join(client_id id, client_page& page, const counter_values& before, std::uint32_t job,
             std::uint64_t now);
@@ -105,7 +105,7 @@ class turns {
                std::uint64_t now);
   /** A client that comes back to a daemon is off its GPU, or about to be: `left` follows. */
   void come_back_out(client_id id, std::uint64_t now);
-  /** A client that comes back to a daemon is on its GPU, and held. */
+  /** A client that comes back to a daemon is on its GPU, and held: it stays so if it has a job. */
   void come_back_held(client_id id);
   /**
    * Takes units into use, as accounts::want(). ENOMEM: the limit, or more than the GPU could have,
@@ -154,7 +154,10 @@ class turns {
     static constexpr std::uint64_t first_patience_ns = 2 * second_ns;
 
     std::vector<client_id> members;
-    bool is_holding = false;  // members are held, to leave together
+    std::uint32_t size = 0;         // so many are to come; 0: not known
+    std::uint64_t progress_ns = 0;  // when one came, or began to have memory, last
+    std::uint64_t waits_ns = 0;     // since when it waits to begin; 0: it did not have to
+    bool is_holding = false;        // members are held, to leave together
     // Of that:
     std::uint32_t round = 0;      // its number
     bool has_calls = false;       // in this round, members that are behind submit calls: at most
@@ -256,23 +259,28 @@ class turns {
   bool admit(gpu& of, client& first, std::uint64_t now);
 
   // jobs.cpp:
-  void join_job(client& one, std::uint32_t number);
+  void join_job(client& one, const job_word& word, std::uint64_t now);
   void leave_job(const client& one, std::uint64_t now);
   [[nodiscard]] std::vector<client*> gang_of(const job& of);
   [[nodiscard]] std::vector<client*> mates_of(const client& one);
   [[nodiscard]] std::vector<client*> held_of(const job& of);
   [[nodiscard]] bool fit_together(std::uint64_t which,
                                   const std::vector<const client*>& members) const;
+  [[nodiscard]] bool knows_mates(const client& one, std::uint64_t now) const;
   [[nodiscard]] static bool is_assembling(const client& one);
   [[nodiscard]] bool is_before(const client& one, const client& assembling) const;
   [[nodiscard]] bool is_kept_off(const client& one);
   [[nodiscard]] std::uint64_t place_of_mates(const client& one);
   [[nodiscard]] bool are_mates_away(const client& one);
+  [[nodiscard]] bool has_begun(const client& one) const;
+  [[nodiscard]] bool is_beginning(const job& of, std::uint64_t now) const;
+  [[nodiscard]] bool waits_to_begin(const client& one, std::uint64_t now);
   [[nodiscard]] bool comes_too_soon(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool is_idle_together(client& one, std::uint64_t now);
   void enqueue_mates(const client& one, std::uint64_t now);
   void look_soon(std::uint64_t which, std::uint64_t now);
   void move_back(const job& of);
+  void hold(client& one);
   void set_held(client& one, bool is_held);
   void note_held(client& one, std::uint64_t round, std::uint64_t now);
   void begin_round(job& of, bool has_calls, std::uint64_t now);

@@ -38,6 +38,9 @@ bool hold::is_done(std::uint32_t calls) {
     return false;
   }
   if (calls != 0) {
+    if (calls_left() != 0) {
+      std::this_thread::sleep_until(deadline);
+    }
     return calls_left() == 0 && wait_for_submissions(deadline);
   }
   let_pass(0);  // what a capture has left

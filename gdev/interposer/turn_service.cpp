@@ -96,8 +96,8 @@ class turn_service {
     } else if (is_off_ && has_waiting_submissions()) {
       most = report_interval;
     }
-    if (!is_off_ && hold_.is_busy()) {
-      most = milliseconds{0};  // a look sleeps itself
+    if (!is_off_ && hold_.is_on()) {
+      most = hold_.is_busy() ? milliseconds{0} : report_interval;  // a look sleeps itself
     }
     if (!is_off_ && retry_at_ != steady_clock::time_point{}) {
       const auto left = std::chrono::ceil<milliseconds>(retry_at_ - steady_clock::now());
@@ -160,11 +160,14 @@ class turn_service {
       return;
     }
     retry_at_ = {};
-    if ((told.order & order_hold) != 0 && !goes_alone()) {
+    // Also if the daemon ended when it had just ordered this process off, with its job.
+    const std::uint32_t holds = hold_.is_on() ? order_hold | order_out : order_hold;
+    if ((told.order & holds) != 0 && !goes_alone()) {
       if (!hold_.is_on()) {
         hold_.begin();
       }
       hold_.step(told.hold);
+      report_sometimes();  // a daemon that hangs is found only by a message
       return;
     }
     if (hold_.is_on()) {
@@ -359,7 +362,9 @@ class turn_service {
     is_off_ = false;
     has_said_unfit_ = false;
     seen_ = 0;
-    if ((read_turn().order & (order_hold | order_out)) != 0 && has_daemon()) {
+    // Without a daemon, programs on the GPU stay there; a job's wait for a new one, to be together.
+    const std::uint32_t holds = has_daemon() ? order_hold | order_out : order_hold;
+    if ((read_turn().order & holds) != 0 && !goes_alone()) {
       hold_.begin();  // the others of its job are not on their GPUs yet
       return;
     }

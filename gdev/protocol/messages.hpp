@@ -16,7 +16,7 @@
 
 namespace gdev {
 
-inline constexpr std::uint32_t protocol_version = 5;
+inline constexpr std::uint32_t protocol_version = 6;
 
 /**
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
@@ -197,7 +197,7 @@ struct message {
   std::uint32_t version = protocol_version;
   message_kind kind{};
   std::int32_t error = 0;       // of an answer: an errno, or 0
-  std::uint32_t job = 0;        // of hello: the same in all processes of a job; 0: none
+  std::uint32_t job = 0;        // of hello: a job_word
   std::array<char, 32> name{};  // ended by a zero
   std::array<std::uint64_t, 16> numbers{};
 };
@@ -211,10 +211,24 @@ static_assert(sizeof(message) == 176, "the Python commands use the same layout (
   return all.substr(0, all.find('\0'));  // npos: all of it
 }
 
-/** Returns the number of a job, by its name; 0: it has none. */
-[[nodiscard]] constexpr std::uint32_t job_number(std::string_view name) noexcept {
-  return name.empty() ? 0 : static_cast<std::uint32_t>(fnv_1a(name));
-}
+/** Of which job a process is. */
+struct job_word {
+  static constexpr std::uint32_t size_max = 255;
+
+  std::uint32_t number = 0;  // the same in all its processes; 0: it has no job
+  std::uint32_t size = 0;    // how many they are; 0: not known
+
+  [[nodiscard]] static constexpr job_word of(std::string_view name, std::uint32_t size) noexcept {
+    const auto number = static_cast<std::uint32_t>(fnv_1a(name)) >> 8;
+    return name.empty() ? job_word{} : job_word{number == 0 ? 1 : number, size};
+  }
+  [[nodiscard]] static constexpr job_word unpacked(std::uint32_t word) noexcept {
+    return {word >> 8, word & size_max};
+  }
+  [[nodiscard]] constexpr std::uint32_t packed() const noexcept {
+    return number << 8 | (size <= size_max ? size : 0);
+  }
+};
 
 /** Stores a name. Returns false if it is empty or too long. */
 [[nodiscard]] inline bool set_name(message& said, std::string_view name) noexcept {

@@ -305,8 +305,8 @@ class World:
             self.start("a", is_victim=True, env=job),
             self.start("a", env=job | {"GDEV_SIMULATED_GPU": str(self.other_gpu)}),
         ]
-        for program in pair:
-            self.fills(program, 4, SMALL)
+        self.fills(pair[0], 4, SMALL)
+        self.fills(pair[1], 4, 8 * SMALL)  # it enters later: the victim waits for it
         self.commands(PAUSE, b"", pair[1].process.pid, 1)
         for program in pair:
             self.wait_for(program, lambda said: said[5] == OFF)
@@ -327,6 +327,7 @@ class World:
         rest = [*self.values]
         for one in rest:
             self.commands(PAUSE, b"", one.process.pid, 0)
+        for one in rest:
             self.checks(one)
         last = self.start("b")
         self.fills(last, 9)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -32,28 +33,35 @@ class Job:
     def __init__(
         self, daemon: Daemon, gpus: list[Gpu], folder: Path, name: str, rounds: int, job: str
     ) -> None:
-        arrivals = folder / f"{name}.arrivals"
-        arrivals.write_bytes(bytes(8 * len(gpus)))
-        self.processes = [
-            subprocess.Popen(
-                [
-                    *(BUILD / "tests" / "collective", arrivals),
-                    *(str(rank), str(len(gpus)), str(BYTES), str(rounds)),
-                ],
-                env=daemon.environment()
-                | {
-                    "GDEV_SIMULATED_GPU": str(one.memory),
-                    "GDEV_VGPU": name,
-                    "GDEV_JOB": job,
-                    "LD_PRELOAD": one.preloaded,
-                    "KERNELS": str(one.kernels),
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+        self.gpus, self.rounds = gpus, rounds
+        self.arrivals = folder / f"{name}.arrivals"
+        self.arrivals.write_bytes(bytes(8 * len(gpus)))
+        self.environment = daemon.environment() | {
+            "GDEV_VGPU": name,
+            "GDEV_JOB": job,
+            "GDEV_JOB_SIZE": str(len(gpus)),
+        }
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def run(self, *ranks: int) -> None:
+        """Starts some of its processes."""
+        for rank in ranks:
+            one = self.gpus[rank]
+            arguments = [rank, len(self.gpus), BYTES, self.rounds]
+            self.processes.append(
+                subprocess.Popen(
+                    [BUILD / "tests" / "collective", self.arrivals, *map(str, arguments)],
+                    env=self.environment
+                    | {
+                        "GDEV_SIMULATED_GPU": str(one.memory),
+                        "LD_PRELOAD": one.preloaded,
+                        "KERNELS": str(one.kernels),
+                    },
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
             )
-            for rank, one in enumerate(gpus)
-        ]
 
     def kill(self) -> None:
         for process in self.processes:
@@ -63,22 +71,26 @@ class Job:
     def ends(self, timeout_s: float = TIMEOUT_S) -> None:
         """Waits for its end: all its numbers must be right."""
         end = time.monotonic() + timeout_s
+        assert len(self.processes) == len(self.gpus)
         for process in self.processes:
             text, errors = process.communicate(timeout=max(0.1, end - time.monotonic()))
             assert (text, process.returncode) == ("ok\n", 0), errors
 
 
-Start = Callable[[str, int], Job]
+class Start(Protocol):
+    """Makes a job in a virtual GPU, and starts some of its processes; by default all."""
+
+    def __call__(self, vgpu: str, rounds: int, ranks: Sequence[int] = range(GPUS)) -> Job: ...
 
 
 @pytest.fixture
 def start(daemon: Daemon, gpus: list[Gpu], tmp_path: Path) -> Iterator[Start]:
-    """Starts a job in a virtual GPU."""
     with contextlib.ExitStack() as started:
 
-        def run(vgpu: str, rounds: int, job: str | None = None) -> Job:
-            made = Job(daemon, gpus, tmp_path, vgpu, rounds, job or f"job of {vgpu}")
+        def run(vgpu: str, rounds: int, ranks: Sequence[int] = range(GPUS)) -> Job:
+            made = Job(daemon, gpus, tmp_path, vgpu, rounds, f"job of {vgpu}")
             started.callback(made.kill)
+            made.run(*ranks)
             return made
 
         for name in ("a", "b"):
@@ -100,7 +112,18 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_two_jobs_that_do_not_fit_together_take_turns(start: Start) -> None:
-    jobs = [start(name, 6400) for name in ("a", "b")]
+    jobs = [start(name, 12800) for name in ("a", "b")]
+    for job in jobs:
+        job.ends()
+
+
+def test_jobs_begin_one_after_another(start: Start, daemon: Daemon) -> None:
+    """Else each would have one GPU, with work that ends only when it has both."""
+    jobs = [start("a", 640, ranks=[0]), start("b", 640, ranks=[1])]
+    wait_until(lambda: len(states(daemon)) == len(jobs))
+    time.sleep(0.5)
+    jobs[0].run(1)
+    jobs[1].run(0)
     for job in jobs:
         job.ends()
 

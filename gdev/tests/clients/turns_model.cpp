@@ -115,9 +115,7 @@ class simulation : private world {
       return;
     }
     if (kind < 22) {
-      if (!may_have_jobs_) {  // with jobs, a new daemon is not enough yet (docs/design.md)
-        restart_daemon();
-      }
+      restart_daemon();
       return;
     }
     if (clients_.empty()) {
@@ -195,6 +193,7 @@ class simulation : private world {
     for (sim_client& one : clients_) {
       used[one.vgpu] += one.used;
       one.id = 0;
+      act_without_daemon(one);
       one.acts_ns = now_ + below(settle_ns / 2);
       one.asks_ns = one.wanted != 0 ? now_ + settle_ns / 2 : never;
     }
@@ -205,6 +204,24 @@ class simulation : private world {
     }
     start_daemon();
     turns().wait_for_clients(now_ + settle_ns);
+  }
+
+  /** What a client may do before it has come back to a new daemon. */
+  void act_without_daemon(sim_client& one) {
+    if (one.is_leaving && one.resident == one.size && percent(30)) {
+      one.is_leaving = false;  // it could not
+    } else if (one.is_leaving && (one.resident != one.size || has_run(one)) && percent(50)) {
+      go_off(one);
+    } else if (one.is_entering && percent(50)) {
+      if (physical(one.gpu) + one.size - one.resident <= total_) {
+        one.resident = one.size;
+        one.is_entering = false;
+        one.is_off = false;
+        one.is_held = (order(one) & gdev::order_hold) != 0;
+      } else {
+        go_off(one);
+      }
+    }
   }
 
   void run_until(std::uint64_t end) {
@@ -366,11 +383,12 @@ class simulation : private world {
       run_until(std::min(end, now_ + 100 * ms));
     }
     for (const sim_client& one : clients_) {
-      const bool fits = std::all_of(clients_.begin(), clients_.end(), [&](const sim_client& mate) {
-        const bool is_mate =
-            &mate == &one || (one.job != 0 && mate.job == one.job && mate.vgpu == one.vgpu);
-        return !is_mate || mate.gpu == 0 || mate.used + mate.wanted <= turns().most_for(mate.id);
-      });
+      bool fits = true;  // it and its mates
+      for (const sim_client& mate : clients_) {
+        if (&mate == &one || (one.job != 0 && mate.job == one.job && mate.vgpu == one.vgpu)) {
+          fits = fits && (mate.gpu == 0 || mate.used + mate.wanted <= turns().most_for(mate.id));
+        }
+      }
       require(one.id != 0, "a client is not back");
       const gdev::turn_report said = turns().report(one.id, now_);
       const bool is_misfit = one.gpu != 0 && said.now == phase::out &&

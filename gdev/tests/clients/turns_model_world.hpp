@@ -163,7 +163,7 @@ class world {
     require(accounts().join(id, name(one.vgpu), id, 0, one.page->account, one.used, 0) == 0,
             "join");
     one.id = id;
-    turns().join(id, *one.page, {}, one.job, now_);
+    turns().join(id, *one.page, {}, gdev::job_word{one.job, 0}.packed(), now_);
     turns().use_gpu(id, one.gpu, total_, total_, now_);
     if (one.is_leaving || one.is_off) {
       turns().come_back_out(id, now_);
@@ -305,12 +305,18 @@ class world {
       one.acts_ns = now_ + below(20 * ms);
       return;
     }
+    go_off(one);
+    tell(one, turn_event::left, one.size * gdev::account_unit, 1 + below(100 * ms));
+    one.acts_ns = now_;
+  }
+
+  static void go_off(sim_client& one) {
+    one.resident = 0;
     one.is_leaving = false;
+    one.is_entering = false;
     one.is_held = false;
     one.is_off = true;
     one.has_asked = false;
-    tell(one, turn_event::left, one.size * gdev::account_unit, 1 + below(100 * ms));
-    one.acts_ns = now_;
   }
 
   void enter(sim_client& one) {
