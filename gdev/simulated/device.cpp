@@ -1,6 +1,7 @@
 #include "simulated/device.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -524,11 +525,33 @@ void device::wait_in(CUstream where, bool is_per_thread, event& which) {
   }
 }
 
+void device::before_fork() {
+  mutex_.lock();
+  default_stream_.before_fork();
+  watcher_.before_fork();
+}
+
+void device::after_fork_in_parent() {
+  watcher_.after_fork_in_parent();
+  default_stream_.after_fork_in_parent();
+  mutex_.unlock();
+}
+
+void device::after_fork_in_child() {
+  watcher_.after_fork_in_child();
+  default_stream_.after_fork_in_child();
+  mutex_.unlock();
+}
+
 device& the_device() {
   // Never ended: threads may use it until the process is gone, and the kernel frees what it holds.
   static device* const only = []() noexcept {
     try {
-      return new device();
+      auto* const made = new device();
+      pthread_atfork([] { the_device().before_fork(); },
+                     [] { the_device().after_fork_in_parent(); },
+                     [] { the_device().after_fork_in_child(); });
+      return made;
     } catch (const std::exception& error) {
       std::fprintf(stderr, "simulated GPU: %s\n", error.what());
       std::_Exit(1);  // a test has asked for a GPU that cannot be

@@ -98,6 +98,12 @@ class device {
   void wait(CUstream where, bool is_per_thread);
   [[nodiscard]] bool is_idle(CUstream where, bool is_per_thread);
   void wait_for_all();
+
+  /** For pthread_atfork(). In a child, streams that a program has made have no thread. */
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
+
   [[nodiscard]] std::uint64_t number_of(CUstream where, bool is_per_thread);
 
   void record(event& which, CUstream where, bool is_per_thread);

@@ -1,6 +1,7 @@
 #include "simulated/stream.hpp"
 
 #include <atomic>
+#include <new>
 #include <utility>
 
 namespace gdev::simulated {
@@ -44,6 +45,15 @@ bool stream::is_done(std::uint64_t ticket) const {
 void stream::wait(std::uint64_t ticket) const {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_ >= ticket; });
+}
+
+void stream::after_fork_in_child() {
+  queue_.clear();
+  done_ = submitted_;
+  // They have a thread, and its waiting, that is not there: they are made anew, and not ended.
+  new (&thread_) std::thread;
+  new (&changed_) std::condition_variable;
+  mutex_.unlock();
 }
 
 void stream::run() {

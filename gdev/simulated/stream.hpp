@@ -29,6 +29,11 @@ class stream {
   /** Waits until the work of this ticket, and all before it, is done. */
   void wait(std::uint64_t ticket) const;
 
+  /** For pthread_atfork(). A child has no thread of the stream: its work is over there. */
+  void before_fork() { mutex_.lock(); }
+  void after_fork_in_parent() { mutex_.unlock(); }
+  void after_fork_in_child();
+
   /** Returns a number that no other stream of this process has or had. */
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
