@@ -302,11 +302,10 @@ void turns::set_held(client& one, bool is_held) {
   order(one, bits & (order_out | order_report | order_contended | order_prepare | order_unfit));
 }
 
-/** With its next order a client is held, and may submit nothing. */
+/** With its next order a client, which has a job, is held, and may submit nothing. */
 void turns::hold(client& one) {
   one.is_held = true;
-  const std::uint32_t round = one.of == nullptr ? 0 : one.of->round;
-  one.page->hold.store(hold_round{round, 0}.packed(), std::memory_order_relaxed);
+  one.page->hold.store(hold_round{one.of->round, 0}.packed(), std::memory_order_relaxed);
 }
 
 /** Returns the members that are on their GPUs and held. */

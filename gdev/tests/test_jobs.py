@@ -112,7 +112,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_two_jobs_that_do_not_fit_together_take_turns(start: Start) -> None:
-    jobs = [start(name, 12800) for name in ("a", "b")]
+    jobs = [start(name, 6400) for name in ("a", "b")]
     for job in jobs:
         job.ends()
 

@@ -44,8 +44,7 @@ CUresult obey(const std::string& line, std::ostream& said) {
   CUresult result = CUDA_ERROR_UNKNOWN;
   std::uint64_t made = 0;
   if (kind == "init") {
-    result = cuInit(0);
-    return result == CUDA_SUCCESS ? use_primary_context() : result;
+    return init();
   }
   if (kind == "reset") {
     result = cuDevicePrimaryCtxReset(0);
