@@ -46,6 +46,8 @@ constexpr std::uint64_t wanted_ns_max = turns::second_ns / 2;
 constexpr std::size_t members_max = 32;
 /** How long others wait for the rest of a job that begins, and a job waits for others. */
 constexpr std::uint64_t begin_ns_max = 10 * turns::second_ns;
+/** How long a daemon that was started anew waits for the rest of a job. */
+constexpr std::uint64_t return_ns_max = 10 * turns::second_ns;
 constexpr std::uint32_t round_numbers = 1U << 24;
 
 }  // namespace
@@ -59,6 +61,7 @@ void turns::join_job(client& one, const job_word& word, std::uint64_t now) {
     one.of = &of;
     of.members.push_back(one.id);
     of.size = std::max(of.size, word.size);
+    of.was_whole = of.was_whole || of.members.size() >= of.size;
     of.progress_ns = now;
   }
 }
@@ -117,9 +120,18 @@ std::vector<turns::client*> turns::mates_of(const client& one) {
   return gang;
 }
 
-/** Tells whether those of its job have had time to come back to a daemon that was started anew. */
+/** Tells whether members may still come back to a daemon that was started anew. */
+bool turns::is_returning(const job& of, std::uint64_t now) const {
+  return now < settled_ns_ ||
+         (settled_ns_ != 0 && !of.was_whole && now < sum(settled_ns_, return_ns_max));
+}
+
+/**
+ * Tells whether all of its job are known. Until then it neither leaves nor enters: it would do so
+ * without those that are not back yet, whose work may wait for it.
+ */
 bool turns::knows_mates(const client& one, std::uint64_t now) const {
-  return one.of == nullptr || now >= settled_ns_;  // look_at_job() does later what waits for it
+  return one.of == nullptr || !is_returning(*one.of, now);  // look_at_job() does later what waits
 }
 
 /** Tells whether it is on its GPU, and waits for the rest of its job to be. */
@@ -397,8 +409,8 @@ void turns::look_at_holding(job& of, std::uint64_t now) {
 
 /** Does what is due for a job. Returns when something is due next, or `never`. */
 std::uint64_t turns::look_at_job(job& of, std::uint64_t now) {
-  if (now < settled_ns_) {
-    return settled_ns_;
+  if (is_returning(of, now)) {
+    return now < settled_ns_ ? settled_ns_ : now + look_again_ns;
   }
   for (const client_id id : of.members) {
     client& one = clients_.at(id);

@@ -137,7 +137,7 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
     return ENOENT;
   }
   client& one = found->second;
-  if (one.now != phase::in || now < settled_ns_) {
+  if (one.now != phase::in || now < settled_ns_ || !knows_mates(one, now)) {
     return EAGAIN;  // a call that began before its turn ended
   }
   if (waits_to_begin(one, now) || comes_too_soon(one, units, now)) {
@@ -206,7 +206,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
           (one.page->order.load(std::memory_order_relaxed) & order_contended) == 0) {
         return ECANCELED;
       }
-      if (!is_idle_together(one, now)) {
+      if (!knows_mates(one, now) || !is_idle_together(one, now)) {
         return ECANCELED;
       }
       ask_to_leave(one, now);

@@ -217,7 +217,8 @@ turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
   client* first = nullptr;
   for (auto& [id, one] : clients_) {
     if (one.gpu != which || one.queued == 0 || one.now == phase::leaving || one.is_paused ||
-        one.is_unfit || is_kept_off(one) || !give_up_what_cannot_fit(one, now)) {
+        one.is_unfit || !knows_mates(one, now) || is_kept_off(one) ||
+        !give_up_what_cannot_fit(one, now)) {
       continue;
     }
     const auto rank = [this](const client& of) {
@@ -313,7 +314,7 @@ bool turns::may_leave_for(const client& one, const client& by) const {
 
 /** Tells whether a client may be made to leave for another one. */
 bool turns::is_over(const client& one, const client& by, std::uint64_t now) const {
-  if (one.stuck_until_ns > now) {
+  if (one.stuck_until_ns > now || !knows_mates(one, now)) {
     return false;
   }
   if (is_assembling(one)) {

@@ -155,6 +155,7 @@ class turns {
 
     std::vector<client_id> members;
     std::uint32_t size = 0;         // so many are to come; 0: not known
+    bool was_whole = false;         // all were here once
     std::uint64_t progress_ns = 0;  // when one came, or began to have memory, last
     std::uint64_t waits_ns = 0;     // since when it waits to begin; 0: it did not have to
     bool is_holding = false;        // members are held, to leave together
@@ -266,6 +267,7 @@ class turns {
   [[nodiscard]] std::vector<client*> held_of(const job& of);
   [[nodiscard]] bool fit_together(std::uint64_t which,
                                   const std::vector<const client*>& members) const;
+  [[nodiscard]] bool is_returning(const job& of, std::uint64_t now) const;
   [[nodiscard]] bool knows_mates(const client& one, std::uint64_t now) const;
   [[nodiscard]] static bool is_assembling(const client& one);
   [[nodiscard]] bool is_before(const client& one, const client& assembling) const;

@@ -68,6 +68,10 @@ class Job:
             process.kill()
             process.communicate()
 
+    @property
+    def has_ended(self) -> bool:
+        return all(process.poll() is not None for process in self.processes)
+
     def ends(self, timeout_s: float = TIMEOUT_S) -> None:
         """Waits for its end: all its numbers must be right."""
         end = time.monotonic() + timeout_s
@@ -100,8 +104,17 @@ def start(daemon: Daemon, gpus: list[Gpu], tmp_path: Path) -> Iterator[Start]:
 
 def states(daemon: Daemon) -> dict[int, str]:
     """Returns the state of each program."""
-    rows = [line.split() for line in daemon.must("ps").splitlines()[1:]]
-    return {int(row[0]): row[5].rstrip(",") for row in rows}
+    return {int(row[0]): row[5].rstrip(",") for row in rows(daemon)}
+
+
+def rows(daemon: Daemon) -> list[list[str]]:
+    """Returns the words of each line of ``gdev ps``."""
+    return [line.split() for line in daemon.must("ps").splitlines()[1:]]
+
+
+def count_full(daemon: Daemon) -> int:
+    """Returns how many programs have allocated all that they will."""
+    return sum(row[2:4] == ["40", "MiB"] for row in rows(daemon))
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -130,11 +143,23 @@ def test_jobs_begin_one_after_another(start: Start, daemon: Daemon) -> None:
 
 def test_a_job_is_paused_as_a_whole(start: Start, daemon: Daemon) -> None:
     job = start("a", 6400)
-    wait_until(lambda: daemon.must("ps").count("40 MiB") == GPUS)
+    wait_until(lambda: count_full(daemon) == GPUS)
     daemon.must("pause", str(job.processes[0].pid))
     wait_until(lambda: set(states(daemon).values()) == {"off"})
     daemon.must("resume", str(job.processes[0].pid))
     job.ends()
+
+
+def test_a_daemon_that_is_started_anew_brings_jobs_together(start: Start, daemon: Daemon) -> None:
+    jobs = [start(name, 6400) for name in ("a", "b")]
+    # A program that allocates while no daemon is there is refused.
+    wait_until(lambda: count_full(daemon) == len(jobs) * GPUS)
+    for _ in range(3):
+        wait_until(lambda: "off" in states(daemon).values() or all(job.has_ended for job in jobs))
+        daemon.kill()
+        daemon.start()
+    for job in jobs:
+        job.ends()
 
 
 def test_a_job_goes_on_after_another_one_was_killed(start: Start, daemon: Daemon) -> None:

@@ -189,18 +189,13 @@ class simulation : private world {
   }
 
   void restart_daemon() {
-    std::array<std::uint64_t, vgpus> used{};
     for (sim_client& one : clients_) {
-      used[one.vgpu] += one.used;
       one.id = 0;
       act_without_daemon(one);
-      one.acts_ns = now_ + below(settle_ns / 2);
-      one.asks_ns = one.wanted != 0 ? now_ + settle_ns / 2 : never;
-    }
-    // A new daemon believes what clients have as far as the limit goes. Beyond it, it knows less
-    // than there is.
-    for (std::size_t i = 0; i < vgpus; ++i) {
-      limits_[i] = std::max(limits_[i], used[i]);
+      // Some of a job come late.
+      one.acts_ns =
+          now_ + below(has_jobs_ && one.job != 0 && percent(20) ? late_ns : settle_ns / 2);
+      one.asks_ns = one.wanted != 0 ? std::max(one.acts_ns, now_ + settle_ns / 2) : never;
     }
     start_daemon();
     turns().wait_for_clients(now_ + settle_ns);

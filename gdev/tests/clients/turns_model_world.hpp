@@ -23,6 +23,7 @@ using gdev::turn_event;
 constexpr std::uint64_t ms = 1'000'000;
 constexpr std::uint64_t never = gdev::turns::never;
 constexpr std::uint64_t settle_ns = 1500 * ms;    // as in answers.cpp
+constexpr std::uint64_t late_ns = 8000 * ms;      // less than a new daemon waits for a job's rest
 constexpr std::uint64_t patience_ns = 1000 * ms;  // of a client whose GPU has not finished
 constexpr std::size_t vgpus = 2;
 constexpr std::size_t clients_max = 6;
@@ -159,11 +160,12 @@ class world {
   void connect(sim_client& one) {
     one.page = std::make_unique<gdev::client_page>();
     publish(one);
+    raise_limit(one.vgpu);
     const std::uint64_t id = next_id_++;
     require(accounts().join(id, name(one.vgpu), id, 0, one.page->account, one.used, 0) == 0,
             "join");
     one.id = id;
-    turns().join(id, *one.page, {}, gdev::job_word{one.job, 0}.packed(), now_);
+    turns().join(id, *one.page, {}, gdev::job_word{one.job, has_jobs_ ? 2U : 0U}.packed(), now_);
     turns().use_gpu(id, one.gpu, total_, total_, now_);
     if (one.is_leaving || one.is_off) {
       turns().come_back_out(id, now_);
@@ -174,6 +176,22 @@ class world {
     one.acts_ns = now_;
     rooms_.clear();  // what it had counts, whatever is there
     granted_.clear();
+  }
+
+  /**
+   * A new daemon believes what clients have as far as the limit goes. Beyond it, it knows less than
+   * there is.
+   */
+  void raise_limit(std::size_t vgpu) {
+    std::uint64_t needed = 0;
+    for (const sim_client& one : clients_) {
+      const std::uint64_t granted = one.id == 0 ? 0 : accounts().granted(one.id);
+      needed += one.vgpu == vgpu ? std::max(one.used, granted) : 0;
+    }
+    if (needed > limits_[vgpu]) {
+      limits_[vgpu] = needed;
+      require(accounts().set(name(vgpu), needed, gdev::all_users, policies_[vgpu]) == 0, "set");
+    }
   }
 
   void disconnect(sim_client& one) {
