@@ -17,6 +17,10 @@
  *
  * If that takes too long, all go on for a while: what a program's thread waits for may be behind
  * another one's gate.
+ *
+ * A thread may also wait for memory that another job has, whose GPUs wait for a thread of its own,
+ * which waits for memory of the first. So a request that keeps a job from leaving is served in the
+ * host's memory.
  */
 #include <algorithm>
 #include <atomic>
@@ -46,6 +50,8 @@ constexpr std::uint64_t wanted_ns_max = turns::second_ns / 2;
 constexpr std::size_t members_max = 32;
 /** How long others wait for the rest of a job that begins, and a job waits for others. */
 constexpr std::uint64_t begin_ns_max = 10 * turns::second_ns;
+/** How long a request keeps its job from leaving until it is served in the host's memory. */
+constexpr std::uint64_t stuck_request_ns = 2 * turns::second_ns;
 /** How long a daemon that was started anew waits for the rest of a job. */
 constexpr std::uint64_t return_ns_max = 10 * turns::second_ns;
 constexpr std::uint32_t round_numbers = 1U << 24;
@@ -85,8 +91,8 @@ std::vector<turns::client*> turns::gang_of(const job& of) {
   for (const client_id id : of.members) {
     client& one = clients_.at(id);
     // What has nothing that could leave need not be off its GPU.
-    if (one.gpu != 0 &&
-        (swappable(one) != 0 || one.pending != 0 || one.reserved != 0 || one.now != phase::in)) {
+    if (one.gpu != 0 && (swappable(one) != 0 || one.on_host != 0 || one.pending != 0 ||
+                         one.reserved != 0 || one.now != phase::in)) {
       gang.push_back(&one);
       by_gpu[one.gpu].push_back(&one);
     }
@@ -191,7 +197,7 @@ void turns::look_soon(std::uint64_t which, std::uint64_t now) {
 }
 
 bool turns::has_begun(const client& one) const {
-  return used(one) != 0 || one.pending != 0 || one.reserved != 0;
+  return used(one) != 0 || one.on_host != 0 || one.pending != 0 || one.reserved != 0;
 }
 
 /** Tells whether some of a job have memory, and others are to come. */
@@ -230,12 +236,43 @@ bool turns::waits_to_begin(const client& one, std::uint64_t now) {
 }
 
 /**
+ * Tells whether a request of a client waits for others, and they for its job: it can leave only if
+ * its work ends, and that may wait for what the program submits after the request.
+ */
+bool turns::is_stuck(const client& one, std::uint64_t now) const {
+  const auto is_long_ago = [now](std::uint64_t since) {
+    return since != 0 && now >= sum(since, stuck_request_ns);
+  };
+  return one.of != nullptr && one.queued != 0 && is_long_ago(one.queued_ns) &&
+         std::any_of(one.of->members.begin(), one.of->members.end(),
+                     [&](client_id id) { return is_long_ago(clients_.at(id).blocking_ns); });
+}
+
+/** Takes units into use that will be in the host's memory until the client leaves. */
+int turns::want_on_host(client& one, std::uint64_t units, std::uint64_t now) {
+  const std::uint64_t needed = accounts_.used(one.id) + units;
+  if (const int error = accounts_.want(one.id, units, less(needed, accounts_.granted(one.id)));
+      error != 0) {
+    return error;
+  }
+  one.elsewhere += units;
+  one.on_host += units;
+  one.pending = 0;
+  one.reserved = 0;
+  one.unfit_ns = 0;
+  dequeue(one, now);
+  schedule(one.gpu, now);
+  return EXDEV;
+}
+
+/**
  * Tells whether a client begins to have memory while others of its job are off, or about to be: it
  * must not work without them. If they are off, it leaves and enters with them. If it cannot leave,
  * or they have not left yet, whose GPUs may wait for it, it waits for them.
  */
 bool turns::comes_too_soon(client& one, std::uint64_t units, std::uint64_t now) {
-  if (one.of == nullptr || one.gpu == 0 || swappable(one) != 0 || one.reserved != 0) {
+  if (one.of == nullptr || one.gpu == 0 || swappable(one) != 0 || one.on_host != 0 ||
+      one.reserved != 0) {
     return false;
   }
   bool is_too_soon = one.of->is_holding;

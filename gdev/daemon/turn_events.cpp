@@ -131,7 +131,7 @@ void turns::come_back_held(client_id id) {
   }
 }
 
-int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now) {
+int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint64_t now) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
     return ENOENT;
@@ -143,7 +143,9 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
   if (waits_to_begin(one, now) || comes_too_soon(one, units, now)) {
     return EAGAIN;
   }
-  if (is_elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
+  if (where ==
+      memory_place::
+          elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
     const std::uint64_t needed = accounts_.used(id) + units;
     const int error = accounts_.want(id, units, less(needed, accounts_.granted(id)));
     one.elsewhere += error == 0 ? units : 0;
@@ -172,6 +174,9 @@ int turns::want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint6
     accounts_.refuse(id);
     one.unfit_ns = 0;
     return ENOMEM;
+  }
+  if (where == memory_place::any && is_stuck(one, now)) {
+    return want_on_host(one, units, now);
   }
   one.pending = std::max(one.pending, units);
   enqueue(one, now);
@@ -227,6 +232,10 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       if (one.now != phase::leaving) {
         return EINVAL;
       }
+      // What was in the host's memory is as the rest now, and comes to the GPU with it.
+      one.elsewhere = std::min<std::uint64_t>(one.elsewhere,
+                                              one.page->elsewhere.load(std::memory_order_relaxed));
+      one.on_host = 0;
       one.room = std::min(one.room, wired(one));
       one.now = phase::out;
       one.page->order.store(order_out, std::memory_order_relaxed);

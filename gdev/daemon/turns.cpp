@@ -175,7 +175,7 @@ bool turns::is_patient(const client& one) const {
  * a report of what is free may be older than the end of another client.
  */
 bool turns::cannot_fit(client& one, std::uint64_t units, std::uint64_t now) {
-  const std::uint64_t all = used(one) + units;
+  const std::uint64_t all = used(one) + one.on_host + units;
   if (all <= available(one, false)) {
     one.unfit_ns = 0;
     return false;
@@ -286,6 +286,7 @@ void turns::take_back(client& one) {
   const std::uint64_t said = one.page->elsewhere.load(std::memory_order_relaxed);
   // Whatever it says, it has no more room here than before.
   one.elsewhere = std::max(std::min(said, all), less(all, before));
+  one.on_host = std::min(one.on_host, one.elsewhere);
 }
 
 /** Takes back what the clients of a GPU were granted and do not use. */

@@ -110,9 +110,10 @@ class turns {
   /**
    * Takes units into use, as accounts::want(). ENOMEM: the limit, or more than the GPU could have,
    * or others had to leave and the host has no room for all. EAGAIN: others must leave first; the
-   * client is signalled when it should ask again. is_elsewhere: they are for another GPU.
+   * client is signalled when it should ask again. EXDEV: they are taken, but must be in the host's
+   * memory until the client leaves its GPU.
    */
-  int want(client_id id, std::uint64_t units, bool is_elsewhere, std::uint64_t now);
+  int want(client_id id, std::uint64_t units, memory_place where, std::uint64_t now);
   /**
    * Something happened to a client's turn. EINVAL: not now; ECANCELED: it need not leave; EAGAIN:
    * it has not the room to have entered.
@@ -174,7 +175,8 @@ class turns {
     client_id id = 0;
     client_page* page = nullptr;
     std::uint64_t gpu = 0;
-    std::uint64_t elsewhere = 0;  // of its grant: for other GPUs
+    std::uint64_t elsewhere = 0;  // of its grant: for other GPUs, or in the host's memory
+    std::uint64_t on_host = 0;    // of that: in the host's memory until it leaves
     phase now = phase::in;
     std::uint64_t since_ns = 0;
     std::uint64_t room = 0;         // leaving, out (at most) and entering
@@ -277,6 +279,8 @@ class turns {
   [[nodiscard]] bool has_begun(const client& one) const;
   [[nodiscard]] bool is_beginning(const job& of, std::uint64_t now) const;
   [[nodiscard]] bool waits_to_begin(const client& one, std::uint64_t now);
+  [[nodiscard]] bool is_stuck(const client& one, std::uint64_t now) const;
+  int want_on_host(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool comes_too_soon(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool is_idle_together(client& one, std::uint64_t now);
   void enqueue_mates(const client& one, std::uint64_t now);

@@ -24,10 +24,23 @@ CUresult map(CUdeviceptr address, const chunk& mapped, const std::vector<CUmemAc
   return result;
 }
 
+CUmemLocation host_near(CUdevice device) noexcept {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  if (call_driver<CUresult>(id_cuDeviceGetAttribute, &location.id, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
+                            device) != CUDA_SUCCESS ||
+      location.id < 0) {
+    location.id = 0;
+  }
+  return location;
+}
+
 }  // namespace
 
-chunk::chunk(const CUmemAllocationProp& wanted, std::size_t size, CUcontext used)
-    : properties(wanted), bytes(size), context(used) {
+chunk::chunk(const CUmemAllocationProp& wanted, std::size_t size, CUcontext used,
+             const std::shared_ptr<holding>& held)
+    : properties(wanted), bytes(size), context(used),
+      on_host(held != nullptr && held->is_on_host() ? held : nullptr) {
   for (std::size_t at = 0; at < bytes; at += host_pool::segment_bytes) {
     places.push_back({at, std::min(host_pool::segment_bytes, bytes - at)});
   }
@@ -46,8 +59,13 @@ CUdeviceptr chunk::address() const noexcept {
 }
 
 CUresult make(chunk& made) {
-  const CUmemAllocationProp* const wanted = &made.properties;
-  CUresult result = call_driver<CUresult>(id_cuMemCreate, &made.handle, made.bytes, wanted, 0ULL);
+  CUmemAllocationProp wanted = made.properties;
+  if (made.on_host != nullptr) {
+    wanted.location = host_near(made.device());
+    wanted.allocFlags.gpuDirectRDMACapable = 0;
+  }
+  CUresult result = call_driver<CUresult>(id_cuMemCreate, &made.handle, made.bytes,
+                                          static_cast<const CUmemAllocationProp*>(&wanted), 0ULL);
   std::size_t mapped = 0;
   crash_point("chunk_made");
   while (result == CUDA_SUCCESS && mapped < made.mappings.size()) {

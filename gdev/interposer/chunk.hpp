@@ -10,8 +10,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "interposer/ledger.hpp"
 #include "interposer/swap_file.hpp"
 
 namespace gdev {
@@ -35,8 +37,9 @@ struct mapping {
 };
 
 struct chunk {
-  /** Makes nothing yet: only says what the chunk is to be. */
-  chunk(const CUmemAllocationProp& wanted, std::size_t size, CUcontext used);
+  /** Makes nothing yet: only says what the chunk is to be. held: its part of the account. */
+  chunk(const CUmemAllocationProp& wanted, std::size_t size, CUcontext used,
+        const std::shared_ptr<holding>& held);
 
   [[nodiscard]] CUdevice device() const noexcept { return properties.location.id; }
   /** Returns an address where the chunk's own device may read and write, or 0. */
@@ -50,6 +53,8 @@ struct chunk {
   std::vector<host_place> places;  // all parts in their order
   CUdeviceptr window = 0;          // where gdev has mapped it to copy it; 0: nowhere
   bool is_wired = false;           // stays on the GPU
+  std::shared_ptr<holding>
+      on_host;  // while it is made in the host's memory: its account; else null
 };
 
 // Calls of the driver. A context of the chunk's device is current, but for those of handles.hpp.

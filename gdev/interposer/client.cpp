@@ -115,9 +115,10 @@ void in_child() noexcept {
 
 void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, in_child); }
 
-/** Adds to what is on other GPUs. `state` is held. */
-void note_elsewhere(std::uint64_t change) noexcept {
+/** Adds to what is not on the GPU on which turns are taken. `state` is held. */
+void note_elsewhere(memory_place where, std::uint64_t change) noexcept {
   mine.elsewhere += change;
+  mine.on_host += where == memory_place::host ? change : 0;
   if (page != nullptr) {
     page->elsewhere.store(static_cast<std::uint32_t>(units_of(mine.elsewhere)),
                           std::memory_order_relaxed);
@@ -137,7 +138,7 @@ int map_page(int file) noexcept {
   page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
   page->resident.store(mine.resident_units, std::memory_order_relaxed);
   page->has_files.store(std::uint32_t{mine.has_files}, std::memory_order_relaxed);
-  note_elsewhere(0);
+  note_elsewhere(memory_place::elsewhere, 0);
   return page->version == protocol_version ? 0 : EPROTO;
 }
 
@@ -310,7 +311,7 @@ bool has_joined() noexcept { return joined.load(std::memory_order_relaxed); }
 namespace {
 
 /** Asks for bytes once. Returns as use_memory(), or EAGAIN: others must leave the GPU first. */
-int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
+int try_to_use(std::uint64_t bytes, memory_place where, bool& is_on_host) noexcept {
   // A grant of a daemon that is gone may not be what a new one knows.
   if (!daemon_link.is_hung_up()) {
     const std::lock_guard lock(state);
@@ -327,14 +328,15 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
     const std::lock_guard lock(asking);
     message said{
         .kind = message_kind::want,
-        .numbers = {bytes, seen.number, seen.total, seen.free, std::uint64_t{is_elsewhere}}};
+        .numbers = {bytes, seen.number, seen.total, seen.free, static_cast<std::uint64_t>(where)}};
     const int unanswered = ask(said);
     crash_point("want_answered");
     const std::lock_guard state_lock(state);
     if (unanswered == 0) {
       known = facts_of(said);
     }
-    if (unanswered == 0 && said.error == 0) {
+    if (unanswered == 0 && (said.error == 0 || said.error == EXDEV)) {
+      is_on_host = said.error == EXDEV;
       // The daemon has taken so many units; together with the rest of a unit in use it may be less.
       const std::uint64_t before = units_of(mine.bytes);
       mine.bytes += bytes;
@@ -370,18 +372,22 @@ int try_to_use(std::uint64_t bytes, bool is_elsewhere) noexcept {
 
 }  // namespace
 
-int use_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
+int use_memory(std::uint64_t bytes, memory_place where, bool* is_on_host) noexcept {
   const uncancelled whole;
   constexpr std::chrono::seconds patience{10};
   const steady_clock::time_point said_at = steady_clock::now() + patience;
   bool has_said = false;
   for (;;) {
     const std::uint32_t seen = signal_count.load(std::memory_order_acquire);
-    const int error = try_to_use(bytes, is_elsewhere);
+    bool is_there = false;
+    const int error = try_to_use(bytes, where, is_there);
     if (error != EAGAIN) {
-      if (error == 0 && is_elsewhere) {
+      if (is_on_host != nullptr) {
+        *is_on_host = is_there;
+      }
+      if (error == 0 && (where == memory_place::elsewhere || is_there)) {
         const std::lock_guard lock(state);
-        note_elsewhere(bytes);
+        note_elsewhere(is_there ? memory_place::host : where, bytes);
       }
       note_signal();  // of what this one waited for, another thread may get the rest
       return error;
@@ -402,13 +408,21 @@ void note_signal() noexcept {
   syscall(SYS_futex, &signal_count, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void free_memory(std::uint64_t bytes, bool is_elsewhere) noexcept {
+void bring_home(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(state);
+  if (page != nullptr && bytes <= mine.on_host) {
+    note_elsewhere(memory_place::host, ~bytes + 1);
+  }
+}
+
+void free_memory(std::uint64_t bytes, memory_place where) noexcept {
   const std::lock_guard lock(state);
   if (page == nullptr || bytes > mine.bytes) {
     return;  // of the parent, before a fork
   }
+  const bool is_elsewhere = where != memory_place::here;
   if (is_elsewhere) {
-    note_elsewhere(~bytes + 1);
+    note_elsewhere(where, ~bytes + 1);
   }
   const std::uint64_t before = units_of(mine.bytes);
   mine.bytes -= bytes;

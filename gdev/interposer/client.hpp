@@ -38,15 +38,20 @@ inline constexpr std::chrono::seconds retry_interval{5};
 /**
  * Takes bytes of the virtual GPU's memory into use.
  *
- * is_elsewhere: they are for a GPU on which this process takes no turns.
+ * where: `any` needs is_on_host, which says whether they must be in the host's memory until this
+ * process leaves the GPU: others wait for that, and may never get to it while this waits for them.
  * Waits while others must leave the GPU first: until their turns are over. The caller holds no
  * submission (gate.hpp). Returns 0; ENOMEM: the limit, or more than the GPU can have; ENOTCONN: the
  * grant does not suffice and the daemon does not answer.
  */
-[[nodiscard]] int use_memory(std::uint64_t bytes, bool is_elsewhere = false) noexcept;
+[[nodiscard]] int use_memory(std::uint64_t bytes, memory_place where = memory_place::here,
+                             bool* is_on_host = nullptr) noexcept;
 
 /** Returns what use_memory() took. */
-void free_memory(std::uint64_t bytes, bool is_elsewhere = false) noexcept;
+void free_memory(std::uint64_t bytes, memory_place where = memory_place::here) noexcept;
+
+/** What was in the host's memory leaves with the rest from now on. The gate is closed. */
+void bring_home(std::uint64_t bytes) noexcept;
 
 struct memory_facts {
   std::uint64_t limit = 0;  // bytes

@@ -135,7 +135,7 @@ class graph_memory {
  private:
   struct pool {
     std::uint64_t bytes = 0;  // of the account
-    bool is_elsewhere = false;
+    memory_place place = memory_place::here;
   };
 
   /** Takes what lacks of so many bytes. `growing_` is held. Returns false: the limit. */
@@ -143,12 +143,12 @@ class graph_memory {
     std::unique_lock lock(charging_);
     pool& of = pools_[device];  // no entry is ever erased
     if (of.bytes == 0) {
-      of.is_elsewhere = swappable().is_elsewhere(device);
+      of.place = swappable().place_on(device);
     }
     const std::uint64_t lacking = less(bytes, of.bytes);
-    const bool is_elsewhere = of.is_elsewhere;
+    const memory_place place = of.place;
     lock.unlock();  // it may have to wait for what another thread gives back
-    if (lacking != 0 && use_memory(lacking, is_elsewhere) != 0) {
+    if (lacking != 0 && use_memory(lacking, place) != 0) {
       return false;
     }
     lock.lock();
@@ -161,7 +161,7 @@ class graph_memory {
     const std::lock_guard lock(charging_);
     pool& of = pools_[device];
     if (bytes < of.bytes) {
-      free_memory(of.bytes - bytes, of.is_elsewhere);
+      free_memory(of.bytes - bytes, of.place);
       of.bytes = bytes;
     }
   }

@@ -40,8 +40,8 @@ CUresult mem_create(handle_type* handle, std::size_t bytes, const CUmemAllocatio
       return handles().create(handle, bytes, *properties, held);
     });
   }
-  const bool is_elsewhere = swappable().is_elsewhere(properties->location.id);
-  return with_account(bytes, is_elsewhere, create, [&](std::shared_ptr<holding> held) {
+  const memory_place where = swappable().place_on(properties->location.id);
+  return with_account(bytes, where, create, [&](std::shared_ptr<holding> held) {
     chunks().add(*handle, std::move(held));
   });
 }

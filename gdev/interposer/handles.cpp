@@ -38,7 +38,7 @@ bool virtual_handles::are_possible(const CUmemAllocationProp& wanted, unsigned l
          wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
          wanted.allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
          wanted.allocFlags.usage == 0 && flags == 0 && swappable().is_possible() &&
-         !swappable().is_elsewhere(wanted.location.id);
+         swappable().place_on(wanted.location.id) == memory_place::here;
 }
 
 /** A reference of a call, which ends the memory if it was the last one. Holds a submission. */
@@ -86,7 +86,8 @@ CUresult virtual_handles::create(value* made, std::size_t bytes, const CUmemAllo
   entries one;
   {
     const std::lock_guard lock(mutex_);
-    one.try_emplace(mark << mark_shift | ++next_, entry{chunk(wanted, bytes, context), 1, held});
+    one.try_emplace(mark << mark_shift | ++next_,
+                    entry{chunk(wanted, bytes, context, held), 1, held});
   }
   const CUresult result = swappable().add(one.begin()->second.memory);
   if (result != CUDA_SUCCESS) {

@@ -27,17 +27,27 @@ void forget_ledgers() noexcept {
 
 holding::~holding() {
   if (bytes_ != 0) {
-    free_memory(bytes_, is_elsewhere_);
+    free_memory(bytes_, where_);
   }
 }
 
-CUresult holding::take(std::uint64_t bytes, bool is_elsewhere) noexcept {
-  if (use_memory(bytes, is_elsewhere) != 0) {
+CUresult holding::take(std::uint64_t bytes, memory_place where) noexcept {
+  bool is_on_host = false;
+  if (use_memory(bytes, where, &is_on_host) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  is_elsewhere_ = is_elsewhere;
+  where_ = is_on_host                         ? memory_place::host
+           : where == memory_place::elsewhere ? where
+                                              : memory_place::here;
   bytes_ += bytes;
   return CUDA_SUCCESS;
+}
+
+void holding::bring_home() noexcept {
+  if (is_on_host()) {
+    gdev::bring_home(bytes_);
+    where_ = memory_place::here;
+  }
 }
 
 void ledger::add(std::uint64_t key, entry one) {

@@ -15,6 +15,8 @@
 #include <mutex>
 #include <utility>
 
+#include "protocol/messages.hpp"
+
 namespace gdev {
 
 /** A part of the account, returned when the last owner is gone. */
@@ -26,14 +28,17 @@ class holding {
   ~holding();
 
   /**
-   * Takes bytes into use; is_elsewhere: on a GPU on which this process takes no turns. Returns
-   * CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: the limit.
+   * Takes bytes into use. Returns CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: the limit. After
+   * `any`, is_on_host() says where they must be.
    */
-  [[nodiscard]] CUresult take(std::uint64_t bytes, bool is_elsewhere) noexcept;
+  [[nodiscard]] CUresult take(std::uint64_t bytes, memory_place where) noexcept;
+  [[nodiscard]] bool is_on_host() const noexcept { return where_ == memory_place::host; }
+  /** What was in the host's memory leaves the GPU with the rest from now on. */
+  void bring_home() noexcept;
 
  private:
   std::uint64_t bytes_ = 0;
-  bool is_elsewhere_ = false;
+  memory_place where_ = memory_place::here;
 };
 
 /** One of the things that the driver frees with a context: allocations, arrays. */

@@ -49,8 +49,7 @@ CUcontext current_context() noexcept {
 template <typename Key, typename Call>
 CUresult allocate(ledger& where, std::uint64_t bytes, Key&& key, Call&& call) {
   return with_account(
-      bytes, swappable().is_elsewhere(),
-      [&](const std::shared_ptr<holding>& /*held*/) { return call(); },
+      bytes, swappable().place(), [&](const std::shared_ptr<holding>& /*held*/) { return call(); },
       [&](std::shared_ptr<holding> held) {
         where.add(key(), {std::move(held), current_context()});
       });

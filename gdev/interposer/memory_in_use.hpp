@@ -11,7 +11,8 @@ namespace gdev {
 
 struct memory_in_use {
   std::uint64_t bytes = 0;
-  std::uint64_t elsewhere = 0;  // of that: on GPUs on which this process takes no turns
+  std::uint64_t elsewhere = 0;  // of that: on GPUs on which this process takes no turns, or
+  std::uint64_t on_host = 0;    // in the host's memory until it leaves the GPU
   std::uint32_t swappable_units = 0;
   std::uint32_t resident_units = 0;
   bool has_files = false;      // it may make swap files
@@ -25,7 +26,7 @@ struct memory_in_use {
   [[nodiscard]] std::uint64_t on_gpus() const noexcept {
     const std::uint64_t away =
         std::uint64_t{swappable_units - std::min(swappable_units, resident_units)} * account_unit;
-    return bytes - std::min(bytes, away);
+    return bytes - std::min(bytes, away + on_host);
   }
 
   /** Notes a change of what lies on GPUs. */

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -212,7 +213,7 @@ void swappable_memory::copy_out(std::vector<moving>& all, std::uint64_t& copied,
     for (; begin < one.end; ++begin) {
       chunk& gone = *all[begin].of;
       if (all[begin].is_last()) {
-        resident_ -= gone.handle != 0 ? gone.bytes : 0;
+        resident_ -= gone.handle != 0 && gone.on_host == nullptr ? gone.bytes : 0;
         release(gone);
       }
     }
@@ -361,12 +362,24 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
   }
   if (result.error == 0) {
     copy_out(all, result.bytes, progress);
+    bring_home(chunks);
   } else {
     std::for_each(chunks.begin(), chunks.end(), [](chunk* one) { close_window(*one); });
   }
   watch.stop();
   result.ns = watch.ns();
   return result;
+}
+
+void swappable_memory::bring_home(const std::vector<chunk*>& moved) {
+  for (chunk* const one : moved) {
+    if (const std::shared_ptr<holding> held = std::exchange(one->on_host, nullptr)) {
+      held->bring_home();
+      size_ += one->bytes;
+    }
+  }
+  crash_point("brought_home");
+  publish_memory(size_, resident_);
 }
 
 move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& may_have,

@@ -84,14 +84,15 @@ bool swappable_memory::is_possible() {
   return true;
 }
 
-bool swappable_memory::is_elsewhere(CUdevice device) {
+memory_place swappable_memory::place_on(CUdevice device) {
   const std::lock_guard lock(mutex_);
-  return home_ >= 0 && device != home_;
+  return home_ >= 0 && device != home_ ? memory_place::elsewhere : memory_place::here;
 }
 
-bool swappable_memory::is_elsewhere() {
+memory_place swappable_memory::place() {
   CUdevice device = 0;
-  return call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS && is_elsewhere(device);
+  return call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS ? place_on(device)
+                                                                           : memory_place::here;
 }
 
 void swappable_memory::note_context(CUcontext made) {
@@ -101,8 +102,10 @@ void swappable_memory::note_context(CUcontext made) {
 
 void swappable_memory::count(const chunk& made) {
   const std::lock_guard lock(mutex_);
-  size_ += made.bytes;
-  resident_ += made.bytes;
+  if (made.on_host == nullptr) {
+    size_ += made.bytes;
+    resident_ += made.bytes;
+  }
   contexts_.insert(made.context);
   publish_memory(size_, resident_);
 }
@@ -119,7 +122,7 @@ void swappable_memory::release_counted(chunk& gone) {
     give_place(one);
   }
   const std::lock_guard lock(mutex_);
-  if (!gone.is_wired) {
+  if (!gone.is_wired && gone.on_host == nullptr) {
     size_ -= gone.bytes;
     resident_ -= was_there ? gone.bytes : 0;
     publish_memory(size_, resident_);
@@ -193,7 +196,7 @@ CUresult swappable_memory::allocate(CUdeviceptr* address, std::size_t bytes,
   const CUmemAllocationProp properties = properties_on(device);
   const std::vector<CUmemAccessDesc> access = access_of(device);
   for (std::size_t at = 0; at < made.size;) {
-    chunk one(properties, std::min(chunk_bytes, made.size - at), context);
+    chunk one(properties, std::min(chunk_bytes, made.size - at), context, made.held);
     one.mappings.push_back({base + at, access});
     result = make(one);
     if (result != CUDA_SUCCESS) {

@@ -52,9 +52,9 @@ class swappable_memory {
 
   /** Tells whether allocations of the current context can be swapped. */
   [[nodiscard]] bool is_possible();
-  /** Tells whether the current device, or another, is not the one on which turns are taken. */
-  [[nodiscard]] bool is_elsewhere();
-  [[nodiscard]] bool is_elsewhere(CUdevice device);
+  /** Tells whether a device, or the current one, is the one on which turns are taken. */
+  [[nodiscard]] memory_place place_on(CUdevice device);
+  [[nodiscard]] memory_place place();
   /** Returns what an allocation takes. */
   [[nodiscard]] static std::uint64_t physical(std::uint64_t bytes) noexcept;
   /** Returns the properties of the chunks that gdev makes for allocations. */
@@ -175,6 +175,8 @@ class swappable_memory {
   void wire_all(const std::vector<chunk*>& wired);
   /** Counts a chunk that was made. */
   void count(const chunk& made);
+  /** Lets what was in the host's memory leave with the rest from now on: it has. */
+  void bring_home(const std::vector<chunk*>& moved);
   /** Releases a chunk, and counts it no more. */
   void release_counted(chunk& gone);
   void find_new_context(CUcontext ended);
@@ -192,9 +194,9 @@ class swappable_memory {
   std::map<CUdevice, std::set<CUdevice>> peers_;
   std::set<CUcontext> contexts_;
   std::map<CUcontext, CUstream> streams_;  // for moves
-  std::uint64_t size_ = 0;                 // of what is not wired
-  std::uint64_t resident_ = 0;             // of that
-  std::uint64_t writes_then_ = 0;          // at the last move in
+  std::uint64_t size_ = 0;         // of what is not wired, but for what is in the host's memory now
+  std::uint64_t resident_ = 0;     // of that
+  std::uint64_t writes_then_ = 0;  // at the last move in
   CUdevice home_ = -1;
   gpu_facts facts_;
   host_pool pool_;

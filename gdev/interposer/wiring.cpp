@@ -33,8 +33,10 @@ void swappable_memory::wire_all(const std::vector<chunk*>& wired) {
         continue;
       }
       // All is on the GPU, but in a broken context: the gate opens only when all is in.
-      size_ -= one->bytes;
-      resident_ -= one->handle != 0 ? one->bytes : 0;
+      if (one->on_host == nullptr) {
+        size_ -= one->bytes;
+        resident_ -= one->handle != 0 ? one->bytes : 0;
+      }
       for (host_place& part : one->places) {
         places.push_back(&part);
       }

@@ -16,6 +16,7 @@
 #include "interposer/swappable_memory.hpp"
 #include "interposer/turn_service.hpp"
 #include "protocol/account.hpp"
+#include "protocol/messages.hpp"
 
 namespace gdev {
 
@@ -26,19 +27,19 @@ namespace gdev {
  * free, and is asked again: it may make others leave.
  */
 template <typename Call, typename Record>
-CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Record&& record) {
+CUresult with_account(std::uint64_t bytes, memory_place where, Call&& call, Record&& record) {
   if (!has_joined()) {
     return call(nullptr);
   }
   watch_overhead();
-  if (!is_elsewhere) {
+  if (where != memory_place::elsewhere) {
     pools().make_room(bytes);
   }
   constexpr int tries_max = 6;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
     if (tries != 0) {
-      if (is_elsewhere) {
+      if (where == memory_place::elsewhere) {
         break;
       }
       const gpu_facts seen = look_at_gpu();
@@ -48,7 +49,7 @@ CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Recor
       usleep(5'000);  // others may be about to allocate what they were granted
     }
     auto held = std::make_shared<holding>();
-    if (result = held->take(bytes, is_elsewhere); result != CUDA_SUCCESS) {
+    if (result = held->take(bytes, where); result != CUDA_SUCCESS) {
       break;
     }
     const submission in_turn(work::other);
@@ -60,7 +61,10 @@ CUresult with_account(std::uint64_t bytes, bool is_elsewhere, Call&& call, Recor
   return result;
 }
 
-/** The same for memory that turns can take off the GPU: call() keeps what it gets. */
+/**
+ * The same for memory that turns can take off the GPU: call() keeps what it gets, and makes it in
+ * the host's memory if that says so.
+ */
 template <typename Call>
 CUresult with_swappable_account(std::uint64_t bytes, Call&& call) {
   const auto make = [&](const std::shared_ptr<holding>& held) {
@@ -70,7 +74,8 @@ CUresult with_swappable_account(std::uint64_t bytes, Call&& call) {
     }
     return result;
   };
-  return with_account(bytes, false, make, [](const std::shared_ptr<holding>& /*held*/) {});
+  return with_account(bytes, memory_place::any, make,
+                      [](const std::shared_ptr<holding>& /*held*/) {});
 }
 
 }  // namespace gdev

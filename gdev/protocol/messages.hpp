@@ -16,7 +16,7 @@
 
 namespace gdev {
 
-inline constexpr std::uint32_t protocol_version = 6;
+inline constexpr std::uint32_t protocol_version = 7;
 
 /**
  * The kinds, with the fields that each uses beside its error. `name` is a virtual GPU.
@@ -26,10 +26,10 @@ inline constexpr std::uint32_t protocol_version = 6;
  *            and bytes of the GPU, what was counted of it (counters.hpp). Answer: limit;
  *            descriptors: the client's page, and a socket of signals. ENOENT: no such virtual GPU;
  *            EACCES: not this user's
- *   want     bytes; as of gpu (number 0: none); 1 if they are for a GPU on which the client takes
- *            no turns: the daemon takes the bytes into use. Answer:
- *            as of memory. ENOMEM: the limit, or more than the GPU or the host can have; EAGAIN:
- *            others must leave the GPU first; a signal says when to ask again
+ *   want     bytes; as of gpu (number 0: none); a memory_place: the daemon takes them into use.
+ *            Answer: as of memory. ENOMEM: the limit, or more than the GPU or the host can have;
+ *            EAGAIN: others must leave the GPU first; a signal says when to ask again; EXDEV: they
+ *            are taken, but for the host's memory until the client leaves the GPU
  *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU, bytes that this
  *            client could have on its GPU if others leave, and if those that are reserved memory
  *            do not
@@ -150,6 +150,14 @@ enum class turn_event : std::uint64_t {
                  // was taken back; it waits until it has it again
   held = 7,      // the number of a hold_round: its calls are submitted; if it has none: nothing
                  // runs on the GPU
+};
+
+/** Where memory is to be that a client wants. */
+enum class memory_place : std::uint64_t {
+  here = 0,       // on the GPU on which it takes turns
+  elsewhere = 1,  // on another one
+  any = 2,        // here; the host's memory will do, which its GPU can use
+  host = 3,       // there: what `any` may become
 };
 
 /** Why settings are impossible; gdev/_daemon.py has a text for each. */

@@ -29,6 +29,9 @@ std::size_t memory_bytes() {
   return given != nullptr ? std::strtoull(given, nullptr, 10) : std::size_t{256} << 20;
 }
 
+/** How much of the host's memory there is for chunks. */
+constexpr std::size_t host_bytes = std::size_t{1} << 30;
+
 std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
   return (bytes + unit - 1) / unit * unit;
 }
@@ -124,10 +127,10 @@ void device::free_range(std::map<CUdeviceptr, range>::iterator which) {
   ranges_.erase(which);
 }
 
-CUmemGenericAllocationHandle device::add_handle(chunk memory,
+CUmemGenericAllocationHandle device::add_handle(chunk memory, const gpu_memory& of,
                                                 const CUmemAllocationProp& properties) {
   const auto made =
-      std::make_shared<allocation_handle>(allocation_handle{std::move(memory), properties});
+      std::make_shared<allocation_handle>(allocation_handle{std::move(memory), &of, properties});
   const auto handle = reinterpret_cast<CUmemGenericAllocationHandle>(made.get());
   const std::lock_guard lock(mutex_);
   handles_[handle] = made;
@@ -139,16 +142,26 @@ std::shared_ptr<allocation_handle> device::find_handle(CUmemGenericAllocationHan
   return found == handles_.end() ? nullptr : found->second;
 }
 
+gpu_memory& device::host_memory() {
+  const std::lock_guard lock(mutex_);
+  if (!host_.has_value()) {
+    host_.emplace((memory_file() + ".host").c_str(), host_bytes);
+  }
+  return *host_;
+}
+
 CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
                         const CUmemAllocationProp& properties) {
   if (handle == nullptr || bytes == 0 || bytes % block_bytes != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  chunk made = memory_.allocate(bytes / block_bytes);
+  gpu_memory& of =
+      properties.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ? host_memory() : memory_;
+  chunk made = of.allocate(bytes / block_bytes);
   if (made.blocks.empty()) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  *handle = add_handle(std::move(made), properties);
+  *handle = add_handle(std::move(made), of, properties);
   return CUDA_SUCCESS;
 }
 
@@ -200,7 +213,7 @@ CUresult device::map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocat
     return CUDA_ERROR_INVALID_VALUE;
   }
   // The mappings hold the chunk from now on.
-  memory_.map(which->memory, pointer(address));
+  which->of->map(which->memory, pointer(address));
   mapped_[address] = {which, {}};
   return CUDA_SUCCESS;
 }
@@ -292,7 +305,7 @@ CUresult device::import_handle(CUmemGenericAllocationHandle* handle, int file) {
   if (found.blocks.empty()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *handle = add_handle(std::move(found), exportable());
+  *handle = add_handle(std::move(found), memory_, exportable());
   return CUDA_SUCCESS;
 }
 
@@ -379,7 +392,7 @@ CUresult device::open_chunk(CUdeviceptr* address, std::uint32_t block) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::size_t bytes = found.blocks.size() * block_bytes;
-  const CUmemGenericAllocationHandle handle = add_handle(std::move(found), exportable());
+  const CUmemGenericAllocationHandle handle = add_handle(std::move(found), memory_, exportable());
   CUresult result = reserve(address, bytes, 0, 0);
   if (result == CUDA_SUCCESS) {
     result = map(*address, bytes, handle);

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ namespace gdev::simulated {
 /** A chunk as cuMemCreate() returns it: alive until it is released and unmapped everywhere. */
 struct allocation_handle {
   chunk memory;
+  const gpu_memory* of = nullptr;
   CUmemAllocationProp properties{};
   unsigned references = 1;
 };
@@ -128,18 +130,21 @@ class device {
   };
   using mappings = std::map<CUdeviceptr, mapping>;
 
-  CUmemGenericAllocationHandle add_handle(chunk memory, const CUmemAllocationProp& properties);
+  CUmemGenericAllocationHandle add_handle(chunk memory, const gpu_memory& of,
+                                          const CUmemAllocationProp& properties);
   /** Returns the chunk of a handle, or null. `mutex_` is held. */
   [[nodiscard]] std::shared_ptr<allocation_handle> find_handle(CUmemGenericAllocationHandle handle);
   /** Returns the first mapping that reaches into a range, or what follows it. `mutex_` is held. */
   [[nodiscard]] mappings::iterator first_in(CUdeviceptr address);
   /** Tells whether a range cuts no mapping. `mutex_` is held. */
   [[nodiscard]] bool has_whole_mappings(CUdeviceptr address, std::size_t bytes);
+  gpu_memory& host_memory();
   stream& find(CUstream where, bool is_per_thread);
   void free_range(std::map<CUdeviceptr, range>::iterator which);
 
   gpu_memory memory_;
-  std::mutex mutex_;  // guards all below
+  std::optional<gpu_memory> host_;  // for chunks in the host's memory; made by the first one
+  std::mutex mutex_;                // guards all below
   std::map<CUdeviceptr, range> ranges_;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<allocation_handle>> handles_;
   mappings mapped_;  // by their first address

@@ -274,9 +274,10 @@ GDEV_EXPORT(cuMemCreate, CUmemGenericAllocationHandle* handle, std::size_t bytes
   if (has_ended) {
     return CUDA_ERROR_DEINITIALIZED;
   }
-  return properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE
-             ? CUDA_ERROR_INVALID_VALUE
-             : the_device().create(handle, bytes, *properties);
+  const bool is_known =
+      properties != nullptr && (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ||
+                                properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA);
+  return is_known ? the_device().create(handle, bytes, *properties) : CUDA_ERROR_INVALID_VALUE;
 }
 
 GDEV_EXPORT(cuMemRelease, CUmemGenericAllocationHandle handle) {

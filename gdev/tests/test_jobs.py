@@ -43,11 +43,11 @@ class Job:
         }
         self.processes: list[subprocess.Popen[str]] = []
 
-    def run(self, *ranks: int) -> None:
-        """Starts some of its processes."""
+    def run(self, *ranks: int, size: int = BYTES, grows: int | None = None) -> None:
+        """Starts some of its processes. grows: after so many rounds each waits for grow()."""
         for rank in ranks:
             one = self.gpus[rank]
-            arguments = [rank, len(self.gpus), BYTES, self.rounds]
+            arguments = [rank, len(self.gpus), size, self.rounds, *([grows] if grows else [])]
             self.processes.append(
                 subprocess.Popen(
                     [BUILD / "tests" / "collective", self.arrivals, *map(str, arguments)],
@@ -62,6 +62,10 @@ class Job:
                     text=True,
                 )
             )
+
+    def grow(self, rank: int) -> None:
+        """Lets a process take twice the memory."""
+        self.arrivals.with_suffix(f"{self.arrivals.suffix}.{rank}").touch()
 
     def kill(self) -> None:
         for process in self.processes:
@@ -137,6 +141,22 @@ def test_jobs_begin_one_after_another(start: Start, daemon: Daemon) -> None:
     time.sleep(0.5)
     jobs[0].run(1)
     jobs[1].run(0)
+    for job in jobs:
+        job.ends()
+
+
+def test_jobs_that_grow_do_not_wait_for_each_other(start: Start, daemon: Daemon) -> None:
+    """
+    Each has memory on a GPU for which a process of the other waits, and none can leave: its GPUs
+    wait for what the program submits when it has its memory.
+    """
+    jobs = [start(name, 6400, ranks=()) for name in ("a", "b")]
+    for rank, job in enumerate(jobs):
+        job.run(*range(GPUS), size=BYTES // 2, grows=64)
+        job.grow(rank)
+    wait_until(lambda: count_full(daemon) == GPUS)
+    for rank, job in enumerate(reversed(jobs)):
+        job.grow(rank)
     for job in jobs:
         job.ends()
 

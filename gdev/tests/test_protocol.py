@@ -18,7 +18,7 @@ import pytest
 from .gdev_daemon import OUT_OF_MEMORY, Daemon, seed_of_test
 from .simulated_gpu import CHECKED, TIMEOUT_S
 
-NUMBERS, VERSION = 16, 6
+NUMBERS, VERSION = 16, 7
 LAYOUT = struct.Struct(f"=IIiI32s{NUMBERS}Q")
 HELLO, WANT, MEMORY, GPU, TURN, HOST, UNKNOWN = range(1, 8)
 ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)

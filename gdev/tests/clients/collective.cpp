@@ -1,10 +1,11 @@
 /**
- * A process of a job: collective ARRIVALS RANK RANKS BYTES ROUNDS. ARRIVALS is a file of 8 bytes
- * for each rank, zero at first; ROUNDS a multiple of 64.
+ * A process of a job: collective ARRIVALS RANK RANKS BYTES ROUNDS [GROWS]. ARRIVALS is a file of 8
+ * bytes for each rank, zero at first; ROUNDS and GROWS multiples of 64.
  *
  * Each round adds 1 to a part of BYTES of its memory, and meets the other ranks in a kernel, as a
- * collective does. So the work of a process ends only if the others submit theirs. It submits many
- * rounds without a wait, and prints "ok" at the end if all numbers are right.
+ * collective does. So the work of a process ends only if the others submit theirs. After GROWS
+ * rounds it waits until there is a file ARRIVALS.RANK, allocates BYTES more, and adds there too. It
+ * submits many rounds without a wait, and prints "ok" at the end if all numbers are right.
  */
 #include <cuda.h>
 #include <fcntl.h>
@@ -46,23 +47,52 @@ CUdeviceptr map_arrivals(const char* path, std::size_t bytes) {
   return address;
 }
 
+/** Numbers to which a part of the rounds add 1 each. */
+class counted_memory {
+ public:
+  counted_memory(std::uint64_t bytes, std::uint64_t begin)
+      : numbers_(bytes / sizeof one_ / parts), begin_(begin) {
+    must(cuMemAlloc(&values_, bytes), "cuMemAlloc");
+    must(cuMemsetD32(values_, 0, bytes / sizeof one_), "cuMemsetD32");
+  }
+
+  void add(CUfunction add, std::uint64_t round) {
+    CUdeviceptr part = values_ + round % parts * numbers_ * sizeof one_;
+    void* parameters[] = {&part, &numbers_, &one_};
+    must(cuLaunchKernel(add, 64, 1, 1, 256, 1, 1, 0, nullptr, parameters, nullptr), "add");
+  }
+
+  [[nodiscard]] bool is_right(std::uint64_t rounds) const {
+    std::vector<std::uint32_t> found(parts * numbers_);
+    must(cuMemcpyDtoH(found.data(), values_, found.size() * sizeof one_), "cuMemcpyDtoH");
+    return std::all_of(found.begin(), found.end(),
+                       [&](std::uint32_t value) { return value == (rounds - begin_) / parts; });
+  }
+
+ private:
+  std::uint32_t one_ = 1;
+  std::uint64_t numbers_;
+  std::uint64_t begin_;  // the rounds before did not add
+  CUdeviceptr values_ = 0;
+};
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 6) {
-    std::fputs("usage: collective ARRIVALS RANK RANKS BYTES ROUNDS\n", stderr);
+  if (count != 6 && count != 7) {
+    std::fputs("usage: collective ARRIVALS RANK RANKS BYTES ROUNDS [GROWS]\n", stderr);
     return 2;
   }
   auto rank = static_cast<std::uint32_t>(std::strtoul(arguments[2], nullptr, 10));
   auto ranks = static_cast<std::uint32_t>(std::strtoul(arguments[3], nullptr, 10));
   const std::uint64_t bytes = std::strtoull(arguments[4], nullptr, 10);
   const std::uint64_t rounds = std::strtoull(arguments[5], nullptr, 10);
+  const std::uint64_t grows = count == 7 ? std::strtoull(arguments[6], nullptr, 10) : 0;
   const char* const kernels = std::getenv("KERNELS");
   CUcontext context = nullptr;
   CUmodule module = nullptr;
   CUfunction add = nullptr;
   CUfunction meet = nullptr;
-  CUdeviceptr values = 0;
   must(cuInit(0), "cuInit");
   must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
   must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
@@ -72,25 +102,27 @@ int main(int count, char** arguments) {
   must(cuModuleGetFunction(&add, module, "gdev_add"), "gdev_add");
   must(cuModuleGetFunction(&meet, module, "gdev_meet"), "gdev_meet");
   CUdeviceptr arrivals = map_arrivals(arguments[1], ranks * sizeof(std::uint64_t));
-  must(cuMemAlloc(&values, bytes), "cuMemAlloc");
-  must(cuMemsetD32(values, 0, bytes / sizeof(std::uint32_t)), "cuMemsetD32");
-  std::uint64_t numbers = bytes / sizeof(std::uint32_t) / parts;
-  std::uint32_t one = 1;
+  std::vector<counted_memory> memory{{bytes, 0}};
   for (std::uint64_t round = 1; round <= rounds; ++round) {
-    CUdeviceptr part = values + round % parts * numbers * sizeof one;
-    void* add_parameters[] = {&part, &numbers, &one};
     void* meet_parameters[] = {&arrivals, &rank, &ranks, &round};
-    must(cuLaunchKernel(add, 64, 1, 1, 256, 1, 1, 0, nullptr, add_parameters, nullptr), "add");
+    for (counted_memory& one : memory) {
+      one.add(add, round);
+    }
     must(cuLaunchKernel(meet, 1, 1, 1, 1, 1, 1, 0, nullptr, meet_parameters, nullptr), "meet");
     if (round % rounds_ahead == 0) {
       must(cuCtxSynchronize(), "cuCtxSynchronize");
     }
+    if (round == grows) {
+      const std::string told = std::string(arguments[1]) + '.' + arguments[2];
+      while (access(told.c_str(), F_OK) != 0) {
+        usleep(1000);
+      }
+      memory.emplace_back(bytes, grows);
+    }
   }
-  std::vector<std::uint32_t> found(parts * numbers);
-  must(cuMemcpyDtoH(found.data(), values, found.size() * sizeof one), "cuMemcpyDtoH");
-  const bool is_right = std::all_of(found.begin(), found.end(), [rounds](std::uint32_t value) {
-    return value == rounds / parts;
-  });
+  const bool is_right =
+      std::all_of(memory.begin(), memory.end(),
+                  [rounds](const counted_memory& one) { return one.is_right(rounds); });
   std::puts(is_right ? "ok" : "wrong numbers");
   return is_right ? 0 : 1;
 }

@@ -10,6 +10,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/accounts.hpp"
@@ -52,7 +53,8 @@ struct sim_client {
   std::uint64_t used = 0;
   std::uint64_t size = 0;  // of that, what leaves the GPU with a turn
   std::uint64_t resident = 0;
-  std::uint64_t wanted = 0;  // a request that waits
+  std::uint64_t on_host = 0;  // of what is in use: in the host's memory until it leaves
+  std::uint64_t wanted = 0;   // a request that waits
   std::uint64_t wanted_ns = 0;
   bool has_work = false;
   // Calls of a program of a job: some are common, and end when all of the job have submitted them.
@@ -128,8 +130,10 @@ class world {
     due_ns_ = now_;
   }
 
+  static std::uint64_t wired_of(const sim_client& one) { return one.used - one.size - one.on_host; }
+
   static std::uint64_t present_of(const sim_client& one) {
-    return one.is_hostile ? 0 : one.used - one.size + one.resident;
+    return one.is_hostile ? 0 : wired_of(one) + one.resident;
   }
 
   std::uint64_t physical(std::uint64_t gpu) const {
@@ -150,6 +154,7 @@ class world {
   void publish(sim_client& one) {
     one.page->swappable.store(static_cast<std::uint32_t>(one.size));
     one.page->resident.store(static_cast<std::uint32_t>(one.resident));
+    one.page->elsewhere.store(static_cast<std::uint32_t>(one.on_host));
   }
 
   int tell(sim_client& one, turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) {
@@ -270,7 +275,8 @@ class world {
   void work() {
     for (sim_client& one : clients_) {
       const bool is_free = !one.is_off && !one.is_leaving && !one.is_held;
-      if (one.job != 0 && one.has_work && is_free && one.busy_until_ns < now_ + 200 * ms) {
+      const bool goes_on = one.has_work && one.wanted == 0;  // else it waits for memory
+      if (one.job != 0 && goes_on && is_free && one.busy_until_ns < now_ + 200 * ms) {
         const std::uint64_t most = finished(one) + calls_ahead;
         send(one, std::min(below(200), most - std::min(one.sent, most)));
       }
@@ -290,7 +296,7 @@ class world {
       return;
     }
     one.acts_ns = now_ + 1 + below(2 * ms);
-    if (now.calls != 0 && one.has_work && one.calls != 0) {
+    if (now.calls != 0 && one.has_work && one.wanted == 0 && one.calls != 0) {
       send(one, one.calls);
       one.calls = 0;
     } else if (now.calls != 0 ? one.calls == 0 : has_run(one)) {
@@ -324,12 +330,14 @@ class world {
       return;
     }
     go_off(one);
+    publish(one);
     tell(one, turn_event::left, one.size * gdev::account_unit, 1 + below(100 * ms));
     one.acts_ns = now_;
   }
 
   static void go_off(sim_client& one) {
     one.resident = 0;
+    one.size += std::exchange(one.on_host, 0);
     one.is_leaving = false;
     one.is_entering = false;
     one.is_held = false;
@@ -347,7 +355,7 @@ class world {
       one.acts_ns = now_;
       return;
     }
-    const std::uint64_t wired = one.used - one.size;
+    const std::uint64_t wired = wired_of(one);
     const std::uint64_t room =
         one.page->room.load() - std::min<std::uint64_t>(one.page->room.load(), wired);
     if (room > one.resident) {
@@ -384,14 +392,20 @@ class world {
       use_gpu(one);
     }
     if (!one.page->account.use(one.wanted)) {
-      const int error = turns().want(one.id, one.wanted, false, now_);
+      const int error = turns().want(one.id, one.wanted, gdev::memory_place::any, now_);
       if (error == EAGAIN) {
         one.asks_ns = now_ + 200 * ms;
         return;
       }
-      require(error == 0 || error == ENOMEM, "want");
+      require(error == 0 || error == ENOMEM || error == EXDEV, "want");
       if (error == ENOMEM) {
         one.wanted = 0;
+        return;
+      }
+      if (error == EXDEV) {
+        one.used += one.wanted;
+        one.on_host += std::exchange(one.wanted, 0);
+        publish(one);
         return;
       }
     }
@@ -409,7 +423,7 @@ class world {
       return;  // it waits at the gate
     }
     const bool is_swappable = percent(80);
-    const std::uint64_t units = below((is_swappable ? one.size : one.used - one.size) + 1);
+    const std::uint64_t units = below((is_swappable ? one.size : wired_of(one)) + 1);
     one.used -= units;
     one.size -= is_swappable ? units : 0;
     one.resident -= is_swappable ? units : 0;
@@ -441,7 +455,7 @@ class world {
       one.page->account.start({word() & 0x7FFFFFFF, word(), percent(50)});
     }
     if (percent(20)) {
-      turns().want(one.id, any_number(), any_number() == 1, now_);
+      turns().want(one.id, any_number(), static_cast<gdev::memory_place>(below(3)), now_);
     }
     tell(one, static_cast<turn_event>(percent(95) ? 1 + below(7) : any_number()), any_number(),
          any_number());
