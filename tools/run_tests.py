@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +191,7 @@ def gpu_if_there(job: Job) -> None:
 def consumer(job: Job) -> None:
     """Installs the library, and builds other projects against it, in C++ and in CUDA."""
     configure(job, "release")
-    compile_targets(job, "release", "gpufs")
+    compile_targets(job, "release", "gpufs", "gdev_calls")
     prefix = BUILD / "prefix"
     shutil.rmtree(prefix, ignore_errors=True)
     job.run("cmake", "--install", BUILD / "release", "--prefix", prefix)
@@ -239,10 +240,17 @@ def cache_entry(build: Path, name: str) -> str:
 
 
 TEST_VENV = BUILD / "venv"
+# Where pip compiles the package, and beside it the programs of gdev's tests.
+PACKAGE = BUILD / "package"
+package_is_built = threading.Event()  # in this run
 
 
 def install_package(job: Job) -> None:
-    """Installs the package into an empty environment, as a user would."""
+    """Installs the package into an empty environment, as a user would.
+
+    Also builds the programs of gdev's tests, which need nearly all that the package has of gdev.
+    """
+    shutil.rmtree(PACKAGE, ignore_errors=True)
     job.run(VENV_PYTHON, "-m", "venv", "--clear", "--without-pip", TEST_VENV)
     test_python = TEST_VENV / "bin" / "python3"
     # Uses the pip of .venv, so that the new environment needs none. Constraints apply to the tests'
@@ -260,6 +268,9 @@ def install_package(job: Job) -> None:
             "install",
             "--constraint",
             pins,
+            f"--config-settings=build-dir={PACKAGE}",
+            "--config-settings=build.targets=_core;gdev_test_programs",
+            "--config-settings=cmake.define.GDEV_BUILD_TESTS=ON",
             ".[test]",
         ),
         env={
@@ -270,6 +281,7 @@ def install_package(job: Job) -> None:
         },
         timeout_s=COMPILE_TIMEOUT_S,
     )
+    package_is_built.set()
 
 
 def python(job: Job) -> None:
@@ -282,8 +294,15 @@ def python(job: Job) -> None:
 
 
 def build_gdev(job: Job) -> None:
-    configure(job, "release")
-    compile_targets(job, "release", "gdev_test_programs")
+    if not package_is_built.is_set():
+        configure(job, "release")
+        compile_targets(job, "release", "gdev_test_programs")
+
+
+def gdev_programs() -> dict[str, str]:
+    """Returns the environment in which gdev's tests find their programs."""
+    build = PACKAGE if package_is_built.is_set() else BUILD / "release"
+    return {"GDEV_TEST_BUILD": str(build / "gdev")}
 
 
 def gdev(job: Job) -> None:
@@ -293,6 +312,7 @@ def gdev(job: Job) -> None:
         report,
         *(VENV_PYTHON, "-m", "pytest", "gdev/tests", f"--numprocesses={PROCESSORS + 1}"),
         f"--junitxml={report}",
+        env=gdev_programs(),
     )
 
 
@@ -313,7 +333,7 @@ def gdev_check(job: Job) -> None:
     compiler = cache_entry(build, "CMAKE_CXX_COMPILER")
     library = [compiler, f"-print-file-name=lib{gdev_sanitizer()}.so"]
     share = int(os.environ["GPUFS_TEST_ROTATION"]) // len(SANITIZERS) % GDEV_SHARES
-    environment = {
+    environment = gdev_programs() | {
         "GDEV_TEST_CHECKED": str(build / "gdev"),
         "GDEV_TEST_PRELOAD": subprocess.check_output(library, text=True).strip(),
         "GDEV_TEST_SHARE": "" if os.environ.get("GPUFS_TEST_WHOLE") else f"{share}/{GDEV_SHARES}",

@@ -72,7 +72,7 @@ drawn_function draw(random_numbers& random, const std::vector<feature>& sample) 
 }
 
 template <class T>
-void write(const host_file& file, const std::vector<T>& values, std::uint64_t at) {
+void write(const owned_file& file, const std::vector<T>& values, std::uint64_t at) {
   file.write(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T), at);
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collage/host_features.hpp"
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 
 namespace gpufs::collage {
 
@@ -46,7 +46,7 @@ class dataset_builder {
   void write_table(const table_places& places, std::uint32_t table);
 
   const unsigned threads_;
-  const host_file records_, tables_;
+  const owned_file records_, tables_;
   std::vector<std::unique_ptr<feature[]>> features_;
   std::vector<hash_function> functions_;
   std::atomic<std::uint64_t> tiles_{0};

@@ -2,7 +2,7 @@
 #include <cerrno>
 
 #include "collage/collage.hpp"
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 
 namespace gpufs::collage {
 
@@ -11,7 +11,7 @@ dataset open_dataset(const std::string& folder) {
                folder + "/tables",
                {},
                std::vector<hash_function>(table_places::functions_count)};
-  const host_file tables(made.tables), records(made.records);
+  const owned_file tables(made.tables), records(made.records);
   header head{};
   tables.read(reinterpret_cast<char*>(&head), sizeof head, 0);
   const bool known =
@@ -21,7 +21,7 @@ dataset open_dataset(const std::string& folder) {
   if (!known || !possible)
     throw error(EINVAL, "no tables of a collage dataset, or of another version", made.tables);
   made.places = {head.tiles, head.bits};
-  const auto check = [](const host_file& file, std::uint64_t bytes, const std::string& path) {
+  const auto check = [](const owned_file& file, std::uint64_t bytes, const std::string& path) {
     if (file.size() < bytes) throw error(ENODATA, "the file is shorter than it should be", path);
   };
   check(tables, made.places.file_bytes(), made.tables);

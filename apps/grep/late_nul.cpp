@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "grep_buffer.hpp"
 
 namespace gpufs::grep {
@@ -15,7 +15,7 @@ namespace gpufs::grep {
 namespace {
 
 // Returns the place after the last newline in [from, end), or `from` if there is none.
-std::uint64_t line_begin(const host_file& file, std::uint64_t from, std::uint64_t end) {
+std::uint64_t line_begin(const owned_file& file, std::uint64_t from, std::uint64_t end) {
   char text[4096];
   while (end > from) {
     const std::uint64_t begin = end - std::min<std::uint64_t>(end - from, sizeof text);
@@ -45,7 +45,7 @@ bool has_hole(const std::string& path) {
 
 std::uint64_t counted_bytes(const std::string& path, std::uint64_t nul) {
   if (nul < first_read_bytes || has_hole(path)) return 0;
-  const host_file file(path);
+  const owned_file file(path);
   grep_buffer buffer(file.size());
   std::uint64_t end = 0;   // end of the read text
   std::uint64_t line = 0;  // beginning of the line that is not complete yet

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <memory>
 
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "grep.hpp"
 
 namespace gpufs::grep {
@@ -65,7 +65,7 @@ std::vector<std::string> word_list::end() {
 }
 
 std::vector<std::string> read_word_list(const std::string& path) {
-  const host_file file(path, O_RDONLY | O_NOCTTY);
+  const owned_file file(path, O_RDONLY | O_NOCTTY);
   word_list list(path);
   const auto piece = std::make_unique_for_overwrite<char[]>(piece_bytes);
   for (;;) {

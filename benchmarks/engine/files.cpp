@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "engine/content.cuh"
 #include "engine/together.hpp"
 
@@ -24,12 +24,12 @@ void fill(std::vector<std::uint64_t>& words, std::uint64_t first_word) {
   for (std::uint64_t i = 0; i < words.size(); ++i) words[i] = word_at(first_word + i);
 }
 
-void write_words(const host_file& file, const std::vector<std::uint64_t>& words,
+void write_words(const owned_file& file, const std::vector<std::uint64_t>& words,
                  std::uint64_t offset) {
   file.write(reinterpret_cast<const char*>(words.data()), words.size() * 8, offset);
 }
 
-std::uint64_t size_of(const host_file& file, const std::string& path) {
+std::uint64_t size_of(const owned_file& file, const std::string& path) {
   struct stat status{};
   if (fstat(file.fd(), &status) != 0) throw error(errno, "fstat", path);
   return static_cast<std::uint64_t>(status.st_size);
@@ -44,7 +44,7 @@ std::string numbered(std::uint64_t number, std::size_t width) {
 }  // namespace
 
 void write_content(const std::string& path, std::uint64_t offset, std::uint64_t bytes) {
-  const host_file file(path, O_WRONLY | O_CREAT);
+  const owned_file file(path, O_WRONLY | O_CREAT);
   const unsigned threads = writers();
   (void)run_together(threads, [&](unsigned thread, start_line& start) {
     std::vector<std::uint64_t> words;
@@ -59,7 +59,7 @@ void write_content(const std::string& path, std::uint64_t offset, std::uint64_t 
 
 bool holds_content(const std::string& path) {
   constexpr std::uint64_t samples = 64;
-  const host_file file(path);
+  const owned_file file(path);
   const std::uint64_t words = size_of(file, path) / 8;
   if (words < samples) return false;
   std::uint64_t right = 0;
@@ -73,10 +73,10 @@ bool holds_content(const std::string& path) {
 }
 
 double cached_share(const std::string& path) {
-  const host_file file(path);
+  const owned_file file(path);
   const std::uint64_t bytes = size_of(file, path);
   if (bytes == 0) return 1;
-  const file_mapping mapped(path, bytes);
+  const owned_mapping mapped(path, bytes);
   const auto host_page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> resident((bytes + host_page - 1) / host_page);
   if (mincore(mapped.data(), bytes, resident.data()) != 0) throw error(errno, "mincore", path);
@@ -86,7 +86,7 @@ double cached_share(const std::string& path) {
 }
 
 void drop_from_cache(const std::string& path) {
-  const host_file file(path);
+  const owned_file file(path);
   if (fsync(file.fd()) != 0) throw error(errno, "fsync", path);
   if (const int failed = posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED); failed != 0) {
     throw error(failed, "posix_fadvise", path);
@@ -116,7 +116,7 @@ void write_small_files(const std::string& folder, std::uint64_t first, std::uint
     for (std::uint64_t i = first + thread; i < first + count; i += threads) {
       words.resize(small_file_bytes(i) / 8);
       fill(words, small_file_first_word(i));
-      write_words(host_file(small_file_path(folder, i), O_WRONLY | O_CREAT | O_TRUNC), words, 0);
+      write_words(owned_file(small_file_path(folder, i), O_WRONLY | O_CREAT | O_TRUNC), words, 0);
     }
   });
 }

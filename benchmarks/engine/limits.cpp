@@ -1,5 +1,5 @@
 // Compiled by nvcc if there is one, otherwise by the host compiler.
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "engine/launch.cuh"
 
 namespace gpufs::bench {
@@ -29,7 +29,7 @@ class file_pages final : public plain_memory {
   const char* data() const override { return seen_; }
 
  private:
-  const file_mapping mapped_;
+  const owned_mapping mapped_;
   const std::unique_ptr<runtime> runtime_;
   const char* const seen_;
 };

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "engine/bench.hpp"
 #include "engine/content.cuh"
 #include "engine/files.hpp"
@@ -72,7 +72,7 @@ class chunk_reader {
         places_(std::max<std::uint64_t>(1, ring_bytes / w.chunk_bytes)),
         ring_(allocate_host(places_ * w.chunk_bytes)), chunks_(w.span_bytes / w.chunk_bytes),
         where_(w.random ? order::random(chunks_) : order::forward(chunks_)) {
-    if (way == host_way::mapping) mapped_ = std::make_unique<file_mapping>(path, w.span_bytes);
+    if (way == host_way::mapping) mapped_ = std::make_unique<owned_mapping>(path, w.span_bytes);
   }
 
   void read(unsigned first, unsigned stride) {
@@ -100,12 +100,12 @@ class chunk_reader {
 
   const walk walk_;
   const host_way way_;
-  const host_file file_;
+  const owned_file file_;
   const std::uint64_t places_;
   const host_memory ring_;
   const std::uint64_t chunks_;
   const order where_;
-  std::unique_ptr<file_mapping> mapped_;
+  std::unique_ptr<owned_mapping> mapped_;
   std::uint64_t done_ = 0;
 };
 
@@ -120,7 +120,7 @@ std::vector<std::uint64_t> positions(const walk& w) {
 }
 
 sample read_then_copy(mount& m, const std::string& path, std::uint64_t bytes) {
-  const host_file file(path);
+  const owned_file file(path);
   const host_memory whole = allocate_host(bytes);
   device_memory to(m, bytes);
   const stopwatch watch;
@@ -137,7 +137,7 @@ sample read_then_copy(mount& m, const std::string& path, std::uint64_t bytes) {
 
 sample pipeline(mount& m, const std::string& path, std::uint64_t bytes, std::uint64_t chunk_bytes,
                 unsigned threads) {
-  const host_file file(path);
+  const owned_file file(path);
   const device_memory to(m, bytes);
   const std::unique_ptr<runtime> device = make_runtime(m);
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
@@ -185,7 +185,7 @@ sample host_open_small_files(const std::string& folder, std::uint64_t first, std
     start.pass();
     for (std::uint64_t i = first + thread; i < first + count; i += threads) {
       const std::string path = small_file_path(folder, i);
-      const host_file file(path);
+      const owned_file file(path);
       struct stat status{};
       if (fstat(file.fd(), &status) != 0) throw error(errno, "fstat", path);
       const auto bytes = static_cast<std::uint64_t>(status.st_size);
@@ -202,8 +202,8 @@ sample host_open_small_files(const std::string& folder, std::uint64_t first, std
 
 sample host_write(const std::string& path, host_way way, std::uint64_t bytes,
                   std::uint64_t chunk_bytes, unsigned threads, bool in_memory) {
-  const host_file file(path, O_RDWR | O_CREAT);
-  std::optional<file_mapping> mapping;
+  const owned_file file(path, O_RDWR | O_CREAT);
+  std::optional<owned_mapping> mapping;
   if (way == host_way::mapping) {
     file.resize(bytes);
     mapping.emplace(path, bytes, O_RDWR);
@@ -232,7 +232,7 @@ sample host_write(const std::string& path, host_way way, std::uint64_t bytes,
 sample host_reopen(const std::string& path, std::uint64_t operations, unsigned threads) {
   sample s = run_together(threads, [&](unsigned thread, start_line& start) {
     start.pass();
-    for (std::uint64_t i = thread; i < operations; i += threads) (void)host_file(path);
+    for (std::uint64_t i = thread; i < operations; i += threads) (void)owned_file(path);
   });
   s.operations = operations;
   return s;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/for_each_processor.hpp"
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 
 namespace gpufs::rival {
 
@@ -24,7 +24,7 @@ class mapped_file {
 
  private:
   const std::uint64_t offset_;
-  std::optional<file_mapping> mapping_;
+  std::optional<owned_mapping> mapping_;
 };
 
 }  // namespace gpufs::rival

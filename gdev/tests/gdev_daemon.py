@@ -11,12 +11,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .forked_commands import Commands
+from forked_commands import Commands
+
 from .simulated_gpu import BUILD, ROOT, TIMEOUT_S, Gpu
 
 OUT_OF_MEMORY = "error 2"  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = "error 802"  # CUDA_ERROR_SYSTEM_NOT_READY
-COMMANDS = Commands(os.pathsep.join(str(ROOT / of / "python") for of in ("gdev", ".")))
+PYTHON_PATH = os.pathsep.join(str(ROOT / of / "python") for of in ("gdev", "."))
+COMMANDS = Commands("gdev", ["shm"], {"PYTHONPATH": PYTHON_PATH, "GDEV_SOCKET": os.devnull})
 
 
 def seed_of_test() -> int:
@@ -107,7 +109,7 @@ class Daemon:
         own = self.gpu.environment(under_gdev=False)
         own.pop("LD_PRELOAD", None)  # commands of gdev use no driver
         return own | {
-            "PYTHONPATH": COMMANDS.python_path,
+            "PYTHONPATH": PYTHON_PATH,
             "GDEV_PROGRAMS": str(self.gpu.programs),
             "GDEV_SOCKET": str(self.socket),
             "GDEV_DRIVER": str(self.gpu.driver),
@@ -118,7 +120,10 @@ class Daemon:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command of gdev. Its exit status may be any."""
         environment = self.environment() | dict(env or {})
-        return COMMANDS.run([*arguments], environment, cwd or Path.cwd(), TIMEOUT_S)
+        done = COMMANDS.run(arguments, environment=environment, cwd=cwd, timeout_s=TIMEOUT_S)
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
 
     def must(self, *arguments: str) -> str:
         """Runs a command of gdev that must succeed. Returns its output."""

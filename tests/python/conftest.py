@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import gpufs
 import pytest
+from forked_commands import Commands
 from gpufs import _core
 from gpufs.bench import _world
 
@@ -134,20 +135,59 @@ def command_line(*arguments: str | bytes | os.PathLike[str]) -> list[bytes]:
     return [os.fsencode(word) for word in (sys.executable, "-m", "gpufs", *arguments)]
 
 
+def startup_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What Python reads of its environment before it runs a program."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(("PYTHON", "LC_")) or name == "LANG"
+    }
+
+
+STARTED_WITH = startup_variables(os.environ)
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    """Forks commands of gpufs, which have its modules."""
+    made = Commands("gpufs", ["stat"], {})
+    yield made
+    made.end()
+
+
 @pytest.fixture
-def run() -> Command:
-    """Runs the command line; standard error is no terminal."""
+def run(commands: Commands) -> Command:
+    """Runs the command line; standard error is no terminal.
+
+    A command with a prefix, or with an environment in which Python itself would behave otherwise,
+    is a new interpreter.
+    """
 
     def command(
         *arguments: str | bytes | os.PathLike[str],
         stdin: bytes = b"",
         prefix: Sequence[str] = (),
-        **keywords: object,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        words = [*map(os.fsencode, prefix), *command_line(*arguments)]
+        environment = dict(os.environ if env is None else env)
+        if not prefix and startup_variables(environment) == STARTED_WITH:
+            return commands.run(
+                [os.fsdecode(word) for word in arguments],
+                environment=environment,
+                timeout_s=TIMEOUT_S,
+                cwd=cwd,
+                stdin=stdin,
+            )
         return subprocess.run(
-            words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False, **keywords
-        )  # type: ignore[call-overload, no-any-return]
+            [*map(os.fsencode, prefix), *command_line(*arguments)],
+            input=stdin,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env=environment,
+            cwd=cwd,
+        )
 
     return command
 

@@ -259,7 +259,7 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
                                     unsigned threads) {
   const std::uint64_t blocks = picture.blocks();
   const mapped_tables tables(from);
-  const host_file records(from.records);
+  const owned_file records(from.records);
   const device_side device(from, picture);
   const pinned_numbers<std::uint32_t> keys(blocks * table_count), entries(blocks * candidates_max),
       lengths(blocks);
@@ -315,12 +315,12 @@ rival_result collage_by_two_kernels(const dataset& from, const block_picture& pi
 }
 
 rival_result collage_of_resident(const dataset& from, const block_picture& picture) {
-  const host_file records(from.records), tables(from.tables);
+  const owned_file records(from.records), tables(from.tables);
   const device_numbers<record> tiles(from.places.tiles);
   const device_numbers<char> table_bytes(from.places.file_bytes());
   const device_side device(from, picture);
   const sender to_device(8);
-  const auto load = [&](const host_file& file, char* to, std::uint64_t bytes) {
+  const auto load = [&](const owned_file& file, char* to, std::uint64_t bytes) {
     to_device.send(to, bytes, 1, [&](std::uint64_t at, std::uint64_t count, char* buffer) {
       file.read(buffer, count, at);
     });

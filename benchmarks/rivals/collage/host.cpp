@@ -35,7 +35,7 @@ GPUFS_FOR_EACH_PROCESSOR std::uint32_t distance(const std::uint16_t* a, const st
 
 rival_result collage_on_host(const dataset& from, const block_picture& picture, unsigned threads) {
   const mapped_tables tables(from);
-  const file_mapping mapped(from.records, from.places.tiles * sizeof(record));
+  const owned_mapping mapped(from.records, from.places.tiles * sizeof(record));
   const auto* const records = reinterpret_cast<const record*>(mapped.data());
   tables.bring();
   job::in_threads(threads, [&](std::size_t t) {

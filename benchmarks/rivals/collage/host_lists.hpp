@@ -8,7 +8,7 @@
 
 #include "collage/collage.hpp"
 #include "collage/features.hpp"
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 
 namespace gpufs::collage {
 
@@ -50,7 +50,7 @@ class mapped_tables {
   }
   const std::string path_;
   const table_places places_;
-  const file_mapping mapping_;
+  const owned_mapping mapping_;
 };
 
 }  // namespace gpufs::collage

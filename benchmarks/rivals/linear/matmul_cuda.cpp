@@ -12,7 +12,7 @@
 
 #if defined(__CUDACC__)
 #include "common/arithmetic.cuh"
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "job/in_threads.hpp"
 #include "rivals/cuda.hpp"
 #include "tile/rows.cuh"
@@ -110,7 +110,7 @@ class pipeline {
   }
 
   void run() {
-    const host_file left(of_.left.path), right(of_.right.path), out(of_.out, O_WRONLY);
+    const owned_file left(of_.left.path), right(of_.right.path), out(of_.out, O_WRONLY);
     std::latch packed(threads_);
     std::atomic<std::uint64_t> next_rows{0}, next_band{0};
     job::in_threads(threads_, [&](std::size_t t) {
@@ -163,7 +163,7 @@ class pipeline {
     std::latch& at_;
   };
 
-  void pack(const host_file& right, std::uint64_t row, const rival::half_buffer& b) const {
+  void pack(const owned_file& right, std::uint64_t row, const rival::half_buffer& b) const {
     const std::uint64_t count = std::min(packed_rows_, of_.depth - row),
                         row_bytes = of_.columns * sizeof(T);
     right.read(b.pinned, count * row_bytes, of_.right.offset + row * row_bytes);
@@ -177,7 +177,7 @@ class pipeline {
   }
 
   // Enqueues the product and its copy into the buffer's pinned memory.
-  void multiply(const host_file& left, const band& of, const rival::half_buffer& b,
+  void multiply(const owned_file& left, const band& of, const rival::half_buffer& b,
                 const std::latch& packed) const {
     const std::uint64_t bytes = of.count * of_.depth * sizeof(T);
     left.read(b.pinned, bytes, of_.left.offset + of.row * of_.depth * sizeof(T));

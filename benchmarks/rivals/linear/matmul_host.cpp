@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/arithmetic.cuh"
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "job/in_threads.hpp"
 #include "rivals/host.hpp"
 #include "rivals/linear/rivals.hpp"
@@ -47,7 +47,7 @@ class host_product {
     const rival::mapped_file left(of_.left.path, of_.left.offset, of_.rows * of_.depth * sizeof(T));
     const rival::mapped_file right(of_.right.path, of_.right.offset,
                                    of_.depth * of_.columns * sizeof(T));
-    const host_file out(of_.out, O_WRONLY);
+    const owned_file out(of_.out, O_WRONLY);
     job::in_threads(threads_, [&](std::size_t) {
       for (std::uint64_t k = next_packed_++ * packed_rows; k < of_.depth;
            k = next_packed_++ * packed_rows)

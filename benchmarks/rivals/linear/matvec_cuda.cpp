@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/arithmetic.cuh"
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "job/in_threads.hpp"
 #include "rivals/linear/rivals.hpp"
 
@@ -52,7 +52,7 @@ __global__ void multiply_rows(const T* a, const T* x, float* y, std::uint64_t ro
 template <class T>
 rival_result multiply(const array_file& matrix, std::uint64_t rows, std::uint64_t columns,
                       const array_file& vector, unsigned threads, std::uint64_t piece_bytes) {
-  const host_file a(matrix.path), x(vector.path);
+  const owned_file a(matrix.path), x(vector.path);
   std::vector<char> numbers(columns * sizeof(T));
   x.read(numbers.data(), numbers.size(), vector.offset);
   const rival::device_numbers<T> xs(columns);

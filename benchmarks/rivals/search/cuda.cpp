@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/host_file.hpp"
+#include "common/owned_file.hpp"
 #include "job/in_threads.hpp"
 #include "rivals/search/rivals.hpp"
 
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(tile::threads, 2)
 
 // A part of a file, and its place among all databases.
 struct file_part {
-  const host_file* file;
+  const owned_file* file;
   std::uint64_t at, stride, count, first_index;
 };
 
@@ -114,8 +114,8 @@ class pipeline {
   }
 
   std::vector<found> run() {
-    const host_file queries(q_.queries.path);
-    std::vector<std::unique_ptr<host_file>> databases;
+    const owned_file queries(q_.queries.path);
+    std::vector<std::unique_ptr<owned_file>> databases;
     std::vector<file_part> parts;
     cut(parts, q_.queries, queries, 0);
     in_turns(parts, 0, [&](const file_part& part, std::size_t b) {
@@ -135,7 +135,7 @@ class pipeline {
     parts.clear();
     std::uint64_t index = 0;
     for (const vectors_file& d : q_.databases) {
-      databases.push_back(std::make_unique<host_file>(d.path));
+      databases.push_back(std::make_unique<owned_file>(d.path));
       cut(parts, d, *databases.back(), index);
       index += d.count;
     }
@@ -175,7 +175,7 @@ class pipeline {
     pinned_count& operator=(const pinned_count&) = delete;
   };
 
-  void cut(std::vector<file_part>& parts, const vectors_file& file, const host_file& open,
+  void cut(std::vector<file_part>& parts, const vectors_file& file, const owned_file& open,
            std::uint64_t first_index) const {
     std::uint64_t in_part = buffer_bytes_ / file.stride;
     if (in_part > tile::side) in_part = in_part / tile::side * tile::side;

@@ -14,15 +14,15 @@
 
 namespace gpufs {
 
-class host_file {
+class owned_file {
  public:
-  explicit host_file(const std::string& path, int flags = O_RDONLY)
+  explicit owned_file(const std::string& path, int flags = O_RDONLY)
       : path_(path), fd_(open(path.c_str(), flags | O_CLOEXEC, 0644)) {
     if (fd_ < 0) throw error(errno, "open", path);
   }
-  ~host_file() { close(fd_); }
-  host_file(const host_file&) = delete;
-  host_file& operator=(const host_file&) = delete;
+  ~owned_file() { close(fd_); }
+  owned_file(const owned_file&) = delete;
+  owned_file& operator=(const owned_file&) = delete;
   int fd() const { return fd_; }
   std::uint64_t size() const {
     struct stat status{};
@@ -60,22 +60,22 @@ class host_file {
   const int fd_;
 };
 
-class file_mapping {
+class owned_mapping {
  public:
   // Maps the first `bytes` of a file. Throws ENODATA if the file is shorter. `access`: O_RDONLY or
   // O_RDWR.
-  file_mapping(const std::string& path, std::uint64_t bytes, int access = O_RDONLY)
+  owned_mapping(const std::string& path, std::uint64_t bytes, int access = O_RDONLY)
       : bytes_(bytes) {
-    const host_file file(path, access);
+    const owned_file file(path, access);
     if (file.size() < bytes) throw error(ENODATA, "the file is shorter than it should be", path);
     const int protection = access == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
     void* const p = mmap(nullptr, bytes, protection, MAP_SHARED, file.fd(), 0);
     if (p == MAP_FAILED) throw error(errno, "mmap", path);
     data_ = static_cast<char*>(p);
   }
-  ~file_mapping() { munmap(data_, bytes_); }
-  file_mapping(const file_mapping&) = delete;
-  file_mapping& operator=(const file_mapping&) = delete;
+  ~owned_mapping() { munmap(data_, bytes_); }
+  owned_mapping(const owned_mapping&) = delete;
+  owned_mapping& operator=(const owned_mapping&) = delete;
   char* data() const { return data_; }
 
  private:
