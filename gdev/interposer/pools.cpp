@@ -96,6 +96,16 @@ bool stream_pools::find(CUdeviceptr address, CUdeviceptr* begin, std::size_t* by
   return in.of->blocks[in.kind].find(address, begin, bytes);
 }
 
+bool stream_pools::reaches_into(CUdeviceptr address, std::size_t bytes) {
+  if (ranges_count_.load(std::memory_order_relaxed) == 0) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto next = ranges_.upper_bound(address);
+  return range_at(address) != ranges_.end() ||
+         (next != ranges_.end() && next->first - address < bytes);
+}
+
 bool stream_pools::find_place(CUstream stream, place& found) {
   unsigned long long number = 0;  // no other stream gets it, also after this one's end
   if (call_driver<CUresult>(id_cuStreamGetId, stream, &number) != CUDA_SUCCESS) {

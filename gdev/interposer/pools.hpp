@@ -77,6 +77,9 @@ class stream_pools {
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* begin = nullptr,
                           std::size_t* bytes = nullptr, CUmemoryPool* of = nullptr);
 
+  /** Tells whether some of a pool's memory is in a range of addresses, in use or not. */
+  [[nodiscard]] bool reaches_into(CUdeviceptr address, std::size_t bytes);
+
   // --- Giving back ---
 
   /** After a synchronization: gives back what is beyond the thresholds. */

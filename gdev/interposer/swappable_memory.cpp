@@ -251,6 +251,18 @@ bool swappable_memory::find(CUdeviceptr address, CUdeviceptr* base, std::size_t*
   return true;
 }
 
+bool swappable_memory::reaches_into(CUdeviceptr address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const std::map<CUdeviceptr, range>* const of : {&ranges_, &deferred_}) {
+    const auto next = of->upper_bound(address);
+    if ((next != of->end() && next->first - address < bytes) ||
+        (next != of->begin() && address - std::prev(next)->first < std::prev(next)->second.size)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void swappable_memory::free_deferred() {
   std::map<CUdeviceptr, range> freed;
   if (has_captures()) {

@@ -79,6 +79,8 @@ class swappable_memory {
   void free_all(CUcontext context);
   /** Finds the allocation that contains an address. Returns false if it is none of these. */
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes);
+  /** Tells whether some of an allocation's memory is in a range of addresses. */
+  [[nodiscard]] bool reaches_into(CUdeviceptr address, std::size_t bytes);
   /** Lets another device use the allocations of one, also later ones. Holds a submission. */
   CUresult give_access(CUdevice owner, CUdevice user);
   /** Returns the access to memory of a device: its own, and that of devices it was given to. */

@@ -1,0 +1,51 @@
+"""Pools beside other threads, captures and contexts that end; calls that are not for pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .gdev_daemon import Daemon, Program
+from .test_pools import (
+    CURRENT,
+    INVALID,
+    MIB,
+    NULL,
+    started,
+)
+from .test_swap import wait_for
+
+
+@pytest.fixture
+def program(shared: Daemon) -> Iterator[Program]:
+    """A program in the virtual GPU ``a`` of 16 MiB."""
+    with started(shared) as made:
+        yield made
+
+
+@pytest.fixture
+def racer(two_vgpus: Daemon) -> Iterator[Program]:
+    with two_vgpus.program("a", "pool_races") as made:
+        made.does("init")
+        yield made
+
+
+@pytest.mark.parametrize("kind", ["alloc", "plain"])
+@pytest.mark.parametrize("is_off", [False, True])
+def test_allocations_are_no_mappings(two_vgpus: Daemon, kind: str, is_off: bool) -> None:
+    """As a driver says (an H200 with driver 580 has answered so), also off the GPU."""
+    with started(two_vgpus) as program:
+        arguments = [NULL, CURRENT] if kind == "alloc" else []
+        key = program.does(kind, 4 * MIB, *arguments)[0]
+        program.does("fill", key, 5, NULL)
+        if is_off:
+            two_vgpus.must("pause", str(program.process.pid))
+            wait_for(two_vgpus, program, "off, paused")
+        for call in ("unmap", "access", "unreserve", *([] if is_off else ["map"])):
+            assert program.says(call, key) == INVALID, call
+        if is_off:
+            two_vgpus.must("resume", str(program.process.pid))
+        program.does("verify", key, 5, NULL)
+        program.does("fill", key, 6, NULL)
+        assert program.does("verdict") == [0]
