@@ -31,24 +31,35 @@ constexpr std::chrono::seconds room_patience{1};
 
 // --- Pools ---
 
-std::shared_ptr<stream_pools::pool> stream_pools::take_out(CUmemoryPool handle) {
+std::shared_ptr<stream_pools::pool> stream_pools::get(CUmemoryPool handle) {
   const std::lock_guard lock(mutex_);
-  auto taken = pools_.extract(handle);
-  return taken.empty() ? nullptr : std::move(taken.mapped());
+  return pool_of(handle);
 }
 
-void stream_pools::put_back(const std::shared_ptr<pool>& taken) {
-  const std::lock_guard lock(mutex_);
-  pools_.try_emplace(taken->handle, taken);
+void stream_pools::retire(const std::shared_ptr<pool>& gone) {
+  if (pool_of(gone->handle) == gone) {
+    pools_.erase(gone->handle);
+    gone->threshold = 0;
+    destroyed_.push_back(gone);
+  }
 }
 
 void stream_pools::destroy(const std::shared_ptr<pool>& gone) {
   {
     const std::lock_guard lock(mutex_);
-    gone->threshold = 0;
-    destroyed_.push_back(gone);
+    retire(gone);
   }
   release_now();
+}
+
+void stream_pools::add_new(CUmemoryPool handle, const CUmemPoolProps& properties) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const std::shared_ptr<pool> old = pool_of(handle); old != nullptr) {
+      retire(old);  // another thread destroys it: the driver has, and its handle is used again
+    }
+  }
+  add(handle, properties);
 }
 
 void stream_pools::know(CUmemoryPool handle) {

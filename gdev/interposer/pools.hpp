@@ -101,12 +101,11 @@ class stream_pools {
 
   /** Notes a pool, before the program changes how it is used, if it is a default one. */
   void know(CUmemoryPool handle);
-  /** Notes a pool that the program has made. */
-  void add(CUmemoryPool handle, const CUmemPoolProps& properties);
-  /** Takes a pool out of the table, before the driver destroys it. Null: it is not here. */
-  [[nodiscard]] std::shared_ptr<pool> take_out(CUmemoryPool handle);
-  void put_back(const std::shared_ptr<pool>& taken);
-  /** The pool is destroyed. Its memory lives until it is freed. */
+  /** Notes a pool that the program has made, in the place of an old one that had the handle. */
+  void add_new(CUmemoryPool handle, const CUmemPoolProps& properties);
+  /** Returns a pool, or null: it is not here. */
+  [[nodiscard]] std::shared_ptr<pool> get(CUmemoryPool handle);
+  /** The driver has destroyed the pool. Its memory lives until it is freed. */
   void destroy(const std::shared_ptr<pool>& gone);
   [[nodiscard]] pool_amounts amounts(CUmemoryPool handle);
   /** Notes an attribute that the driver has accepted. */
@@ -146,6 +145,8 @@ class stream_pools {
   [[nodiscard]] static bool would_fit(std::uint64_t bytes);
   [[nodiscard]] bool find_place(CUstream stream, place& found);
   [[nodiscard]] std::shared_ptr<pool> find_pool(CUmemoryPool handle, const place& where);
+  /** Notes a pool, unless it is noted already, or gdev cannot serve it. */
+  void add(CUmemoryPool handle, const CUmemPoolProps& properties);
   /** Notes a pool, if it is a device's default one. */
   void add_default(CUmemoryPool handle, CUdevice device);
   /** Takes what is free for a stream. */
@@ -177,6 +178,8 @@ class stream_pools {
   void note_used(pool& of, std::size_t bytes);
   void note_unused(pool& of, std::size_t bytes);
   [[nodiscard]] std::shared_ptr<pool> pool_of(CUmemoryPool handle) const;
+  /** Takes a pool that is destroyed out of the table, if it is there still. */
+  void retire(const std::shared_ptr<pool>& gone);
   [[nodiscard]] std::vector<std::shared_ptr<range>> hold(const pool* of, CUdeviceptr address,
                                                          std::size_t bytes);
   static void keep_on_gpu(const std::vector<std::shared_ptr<range>>& held);

@@ -31,6 +31,11 @@ def racer(two_vgpus: Daemon) -> Iterator[Program]:
         yield made
 
 
+def test_a_refused_destruction_changes_nothing(racer: Program) -> None:
+    in_use, expected = racer.does("destroy", 300_000)
+    assert in_use == expected
+
+
 @pytest.mark.parametrize("kind", ["alloc", "plain"])
 @pytest.mark.parametrize("is_off", [False, True])
 def test_allocations_are_no_mappings(two_vgpus: Daemon, kind: str, is_off: bool) -> None:
