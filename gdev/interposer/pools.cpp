@@ -198,6 +198,11 @@ bool stream_pools::has_after(pool& from, std::size_t bytes) {
   return from.blocks[bytes < large ? 0 : 1].has_after(bytes);
 }
 
+bool stream_pools::is_shared(const pool& one) {
+  const std::lock_guard lock(mutex_);
+  return one.is_shared;
+}
+
 bool stream_pools::take_after(pool& from, std::size_t bytes, CUstream stream,
                               CUdeviceptr* address) {
   pool_blocks& blocks = from.blocks[bytes < large ? 0 : 1];
@@ -257,6 +262,9 @@ stream_pools::answer stream_pools::allocate(CUdeviceptr* address, std::size_t by
     return std::nullopt;
   }
   const CUresult result = grow(from, bytes, where, address);
+  if (result != CUDA_SUCCESS && is_shared(*from)) {
+    return std::nullopt;
+  }
   return result == CUDA_ERROR_OUT_OF_MEMORY && may_add && take_after(*from, bytes, stream, address)
              ? CUDA_SUCCESS
              : result;
@@ -299,7 +307,12 @@ CUresult stream_pools::make_range(const std::shared_ptr<pool>& to, std::size_t b
     return result;
   }
   crash_point("pool_range_made");
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (to->is_shared) {  // meanwhile; share() has not seen this range
+    lock.unlock();
+    end_range(begin, *made);
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
   pool_blocks& blocks = to->blocks[made->kind];
   blocks.add_range(begin, made->bytes);
   to->amounts.reserved += made->bytes;

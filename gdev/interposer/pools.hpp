@@ -156,8 +156,10 @@ class stream_pools {
   [[nodiscard]] bool take_after(pool& from, std::size_t bytes, CUstream stream,
                                 CUdeviceptr* address);
   [[nodiscard]] bool has_after(pool& from, std::size_t bytes);
+  [[nodiscard]] bool is_shared(const pool& one);
   CUresult grow(const std::shared_ptr<pool>& to, std::size_t bytes, const place& where,
                 CUdeviceptr* address);
+  /** CUDA_ERROR_NOT_PERMITTED: other devices use the pool meanwhile, so it is the driver's now. */
   CUresult make_range(const std::shared_ptr<pool>& to, std::size_t bytes, const place& where,
                       const std::shared_ptr<holding>& held, CUdeviceptr* address);
   static void end_range(CUdeviceptr begin, range& gone);

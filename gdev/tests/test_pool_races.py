@@ -31,6 +31,12 @@ def racer(two_vgpus: Daemon) -> Iterator[Program]:
         yield made
 
 
+def test_access_that_is_given_meanwhile_holds_for_a_new_range(two_vgpus: Daemon) -> None:
+    with two_vgpus.program("a", "pool_races", {"GDEV_SIMULATED_CREATE_MS": "300"}) as racer:
+        racer.does("init")
+        assert racer.does("access") == [3]  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+
 def test_a_refused_destruction_changes_nothing(racer: Program) -> None:
     in_use, expected = racer.does("destroy", 300_000)
     assert in_use == expected
