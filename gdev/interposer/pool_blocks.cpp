@@ -4,11 +4,17 @@
 
 namespace gdev {
 
+bool pool_blocks::is_whole(blocks::iterator one) const {
+  return one->second.after == nullptr && one->second.bytes == ranges_.at(one->second.range);
+}
+
 void pool_blocks::enqueue(blocks::iterator one) {
   queue& of = free_[stream_of(one->second)];
   of.by_size.emplace(one->second.bytes, one->first);
   if (one->second.after != nullptr) {
     of.by_age.emplace(one->second.after->number, one->first);
+  } else if (is_whole(one)) {
+    whole_.emplace(one->second.bytes, one->first);
   }
 }
 
@@ -17,6 +23,8 @@ void pool_blocks::dequeue(blocks::iterator one) {
   of.by_size.erase({one->second.bytes, one->first});
   if (one->second.after != nullptr) {
     of.by_age.erase({one->second.after->number, one->first});
+  } else if (is_whole(one)) {
+    whole_.erase({one->second.bytes, one->first});
   }
 }
 
@@ -80,20 +88,24 @@ std::size_t pool_blocks::remove_range(CUdeviceptr begin) {
   return used;
 }
 
-std::vector<CUdeviceptr> pool_blocks::take_ranges(std::size_t most) {
-  std::vector<CUdeviceptr> taken;
-  const auto& all = free_[all_streams].by_size;
-  for (auto one = all.rbegin(); one != all.rend(); ++one) {
-    const auto found = ranges_.find(one->second);
-    if (found != ranges_.end() && found->second == one->first && one->first <= most) {
-      most -= one->first;
-      taken.push_back(one->second);
-    }
+std::optional<CUdeviceptr> pool_blocks::take_largest_range(std::size_t most) {
+  const auto after = whole_.upper_bound({most, ~CUdeviceptr{0}});
+  if (after == whole_.begin()) {
+    return std::nullopt;
   }
-  for (const CUdeviceptr begin : taken) {
-    remove_range(begin);
+  const CUdeviceptr begin = std::prev(after)->second;
+  remove_range(begin);
+  return begin;
+}
+
+std::optional<CUdeviceptr> pool_blocks::take_smallest_range(std::size_t least) {
+  const auto found = whole_.lower_bound({least, 0});
+  if (found == whole_.end()) {
+    return std::nullopt;
   }
-  return taken;
+  const CUdeviceptr begin = found->second;
+  remove_range(begin);
+  return begin;
 }
 
 std::optional<CUdeviceptr> pool_blocks::take(std::size_t bytes, std::uint64_t stream) {

@@ -10,6 +10,7 @@
  * 1. The blocks of a range cover it, and do not overlap.
  * 2. Two free blocks of a range that are free for the same do not touch: they are one block.
  * 3. Each free block is in one queue: of all streams, or of its stream. Others are in none.
+ * 4. `whole_` has the ranges that are one block that is free for all.
  */
 #pragma once
 
@@ -56,8 +57,10 @@ class pool_blocks {
   void add_range(CUdeviceptr begin, std::size_t bytes);
   /** Takes a range out, whatever is in use of it. Returns the bytes that were in use. */
   std::size_t remove_range(CUdeviceptr begin);
-  /** Takes out ranges that are free for all, largest first, of at most so many bytes together. */
-  [[nodiscard]] std::vector<CUdeviceptr> take_ranges(std::size_t most);
+  /** Takes out the largest range that is free for all and has at most so many bytes. */
+  [[nodiscard]] std::optional<CUdeviceptr> take_largest_range(std::size_t most);
+  /** Takes out the smallest range that is free for all and has at least so many bytes. */
+  [[nodiscard]] std::optional<CUdeviceptr> take_smallest_range(std::size_t least);
 
   /** Takes the smallest block that is free for a stream and suffices, or a part of it. */
   [[nodiscard]] std::optional<CUdeviceptr> take(std::size_t bytes, std::uint64_t stream);
@@ -109,6 +112,7 @@ class pool_blocks {
   [[nodiscard]] static std::uint64_t stream_of(const block& one) noexcept {
     return one.after == nullptr ? all_streams : one.after->stream;
   }
+  [[nodiscard]] bool is_whole(blocks::iterator one) const;
   void enqueue(blocks::iterator one);
   void dequeue(blocks::iterator one);
   /** Merges a free block, which is in no queue, with its neighbours, and puts it into its queue. */
@@ -119,6 +123,7 @@ class pool_blocks {
   blocks blocks_;
   std::map<CUdeviceptr, std::size_t> ranges_;
   std::map<std::uint64_t, queue> free_;
+  std::set<std::pair<std::size_t, CUdeviceptr>> whole_;
 };
 
 }  // namespace gdev

@@ -141,25 +141,51 @@ void stream_pools::look_at_points(pool& of) {
   all.clear();  // their events may go to other threads
 }
 
-bool stream_pools::release(pool& of, std::uint64_t kept) {
+std::optional<std::pair<pool_blocks*, CUdeviceptr>> stream_pools::take_range(pool& of,
+                                                                             std::size_t excess,
+                                                                             bound kept_is) {
+  auto& [small, other] = of.blocks;  // ranges of the first are the smallest that there are
+  for (pool_blocks* const one : {&small, &other}) {
+    const auto begin = excess == 0                  ? std::nullopt
+                       : kept_is == bound::at_least ? one->take_largest_range(excess)
+                                                    : one->take_smallest_range(excess);
+    if (begin) {
+      return std::pair(one, *begin);
+    }
+  }
+  for (pool_blocks* const one : {&other, &small}) {
+    const bool may_take = excess != 0 && kept_is == bound::at_most;
+    if (const auto begin = may_take ? one->take_largest_range(excess) : std::nullopt) {
+      return std::pair(one, *begin);
+    }
+  }
+  return std::nullopt;
+}
+
+bool stream_pools::release(pool& of, std::uint64_t kept, bound kept_is) {
   look_at_points(of);
   ranges gone;  // their parts of the account are returned without the lock
   bool is_pending = false;
   {
     const std::lock_guard lock(mutex_);
-    for (pool_blocks& blocks : of.blocks) {
-      for (const CUdeviceptr begin : blocks.take_ranges(less(of.amounts.reserved, kept))) {
-        auto taken = ranges_.extract(begin);
-        const std::size_t bytes = taken.mapped()->bytes;
-        if (taken.mapped()->users != 0) {
-          blocks.add_range(begin, bytes);
-          ranges_.insert(std::move(taken));
-          continue;
-        }
-        of.amounts.reserved -= bytes;
-        cached_.fetch_sub(bytes, std::memory_order_relaxed);
-        gone.insert(std::move(taken));
+    std::vector<std::pair<pool_blocks*, CUdeviceptr>> held;
+    while (const auto found = take_range(of, less(of.amounts.reserved, kept), kept_is)) {
+      const auto [blocks, begin] = *found;
+      auto taken = ranges_.extract(begin);
+      const std::size_t bytes = taken.mapped()->bytes;
+      of.amounts.reserved -= bytes;
+      if (taken.mapped()->users != 0) {
+        held.push_back(*found);
+        ranges_.insert(std::move(taken));
+        continue;
       }
+      cached_.fetch_sub(bytes, std::memory_order_relaxed);
+      gone.insert(std::move(taken));
+    }
+    for (const auto& [blocks, begin] : held) {
+      const std::size_t bytes = ranges_.at(begin)->bytes;
+      blocks->add_range(begin, bytes);
+      of.amounts.reserved += bytes;
     }
     ranges_count_.store(ranges_.size(), std::memory_order_relaxed);
     is_pending = of.amounts.reserved > kept && of.has_points();
@@ -186,7 +212,7 @@ void stream_pools::release_now() {
       kept = one->threshold;
       has_more = one->amounts.reserved > kept;
     }
-    is_pending |= has_more && release(*one, kept);
+    is_pending |= has_more && release(*one, kept, bound::at_most);
   }
   if (is_pending) {
     may_release_.store(true, std::memory_order_relaxed);
@@ -216,7 +242,7 @@ void stream_pools::make_room(std::uint64_t bytes) {
   for (bool is_pending = true; is_pending && !would_fit(bytes);) {
     is_pending = false;
     for (const std::shared_ptr<pool>& one : all_pools()) {
-      is_pending |= release(*one, 0);
+      is_pending |= release(*one, 0, bound::at_most);
     }
     if (is_pending) {
       usleep(500);
@@ -232,7 +258,7 @@ void stream_pools::trim(CUmemoryPool handle, std::uint64_t kept) {
     found = pool_of(handle);
   }
   if (found != nullptr) {
-    static_cast<void>(release(*found, kept));
+    static_cast<void>(release(*found, kept, bound::at_least));
   }
 }
 

@@ -94,7 +94,7 @@ class stream_pools {
    * Waits up to a second for work that uses it. The caller holds no submission.
    */
   void make_room(std::uint64_t bytes);
-  /** Gives back what is free of a pool, but for so many bytes. */
+  /** Gives back what is free of a pool, but for at least so many bytes. */
   void trim(CUmemoryPool handle, std::uint64_t kept);
 
   // --- Pools ---
@@ -127,6 +127,9 @@ class stream_pools {
     unsigned users = 0;  // calls that need it to stay
   };
   using ranges = std::map<CUdeviceptr, std::shared_ptr<range>>;
+
+  /** What a number of bytes to keep means. CUDA promises these of thresholds, and of trims. */
+  enum class bound : std::uint8_t { at_most, at_least };
 
   /** A free that has begun. */
   struct freeing {
@@ -170,13 +173,22 @@ class stream_pools {
                                           CUresult& result);
   /** Asks the driver which points are reached. */
   void look_at_points(pool& of);
-  /** Gives back what is free of a pool, but for so many bytes. Returns whether more is pending. */
-  bool release(pool& of, std::uint64_t kept);
+  /**
+   * Gives back what is free of a pool, but for at most or at least so many bytes, as its ranges
+   * allow. Returns whether more is pending.
+   */
+  bool release(pool& of, std::uint64_t kept, bound kept_is);
   void release_now();
   [[nodiscard]] std::vector<std::shared_ptr<pool>> all_pools();
 
   // `mutex_` is held for these.
   [[nodiscard]] ranges::iterator range_at(CUdeviceptr address);
+  /**
+   * Takes a range of a pool that has so many bytes too much. If it must not keep more: the smallest
+   * range that has them, or else the largest. If it must not keep less: one that is no larger.
+   */
+  [[nodiscard]] static std::optional<std::pair<pool_blocks*, CUdeviceptr>> take_range(
+      pool& of, std::size_t excess, bound kept_is);
   void note_used(pool& of, std::size_t bytes);
   void note_unused(pool& of, std::size_t bytes);
   [[nodiscard]] std::shared_ptr<pool> pool_of(CUmemoryPool handle) const;

@@ -12,6 +12,9 @@ from .test_pools import (
     INVALID,
     MIB,
     NULL,
+    THRESHOLD,
+    allocated,
+    kept,
     started,
 )
 from .test_swap import wait_for
@@ -29,6 +32,31 @@ def racer(two_vgpus: Daemon) -> Iterator[Program]:
     with two_vgpus.program("a", "pool_races") as made:
         made.does("init")
         yield made
+
+
+@pytest.mark.parametrize(
+    ("threshold", "left"), [(14, 14), (13, 12), (12, 12), (9, 6), (7, 6), (5, 4), (3, 2), (1, 0)]
+)
+def test_a_synchronization_leaves_no_more_than_the_threshold(
+    program: Program, threshold: int, left: int
+) -> None:
+    """Where no range is as small as what is too much, a larger one goes: the smallest."""
+    program.does("set", CURRENT, THRESHOLD, threshold * MIB)
+    for key in [allocated(program, size)[0] for size in (8 * MIB, 4 * MIB, 4096)]:
+        program.does("free", key, NULL)
+    program.does("wait")
+    assert program.does("amounts", CURRENT)[0] == left * MIB
+
+
+@pytest.mark.parametrize(("kept_mib", "left"), [(14, 14), (13, 14), (7, 8), (4, 4), (3, 4), (0, 0)])
+def test_a_trim_leaves_no_less_than_it_says(program: Program, kept_mib: int, left: int) -> None:
+    """CUDA promises it, and an H200 did so, with ranges of 32 MiB."""
+    kept(program)
+    for key in [allocated(program, size)[0] for size in (8 * MIB, 4 * MIB, 4096)]:
+        program.does("free", key, NULL)
+    program.does("wait")
+    program.does("trim", CURRENT, kept_mib * MIB)
+    assert program.does("amounts", CURRENT)[0] == left * MIB
 
 
 def test_access_that_is_given_meanwhile_holds_for_a_new_range(two_vgpus: Daemon) -> None:

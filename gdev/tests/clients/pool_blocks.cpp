@@ -236,17 +236,22 @@ int main(int count, char** words) {
       blocks.reach(stream, to);
       naive.reach(stream, to);
     } else {
-      std::size_t most = below(4) * range_units * unit;
-      std::size_t expected = 0;
-      for (const run& one : naive.runs()) {
-        expected += one.units == range_units && naive.at(one.begin).stream == for_all ? 1 : 0;
+      // All ranges have one size.
+      const bool is_there = std::any_of(naive.ranges.begin(), naive.ranges.end(), [&](auto& one) {
+        return std::all_of(one.second.begin(), one.second.end(), [](const cell& each) {
+          return each.user == 0 && each.stream == for_all;
+        });
+      });
+      const bool is_largest = below(2) == 0;
+      const std::size_t limit = range_units * unit - unit + below(3) * unit;
+      const bool has_size = is_largest ? limit >= range_units * unit : limit <= range_units * unit;
+      const std::optional<CUdeviceptr> gone =
+          is_largest ? blocks.take_largest_range(limit) : blocks.take_smallest_range(limit);
+      if (gone.has_value() != (is_there && has_size)) {
+        fail("take a range", step);
       }
-      const std::vector<CUdeviceptr> gone = blocks.take_ranges(most);
-      if (gone.size() != std::min(expected, most / (range_units * unit))) {
-        fail("take_ranges", step);
-      }
-      for (const CUdeviceptr one : gone) {
-        naive.ranges.erase(unit_of(one));
+      if (gone) {
+        naive.ranges.erase(unit_of(*gone));
       }
     }
   }
