@@ -178,19 +178,31 @@ bool pool_blocks::end_free(CUdeviceptr address, point after) {
   return true;
 }
 
-std::vector<std::vector<pool_blocks::point>> pool_blocks::points() {
+std::vector<std::uint64_t> pool_blocks::waiting_streams() {
   std::erase_if(free_, [](const auto& one) { return one.second.by_size.empty(); });
-  std::vector<std::vector<point>> all;
+  std::vector<std::uint64_t> all;
   for (const auto& [stream, of] : free_) {
-    if (of.by_age.empty()) {
-      continue;
-    }
-    std::vector<point>& found = all.emplace_back();
-    for (const auto& [number, address] : of.by_age) {
-      found.push_back(blocks_.at(address).after);
+    if (!of.by_age.empty()) {
+      all.push_back(stream);
     }
   }
   return all;
+}
+
+pool_blocks::point pool_blocks::point_at(std::uint64_t stream, std::size_t index) const {
+  const auto found = free_.find(stream);
+  if (found == free_.end() || found->second.by_age.size() <= index) {
+    return last_point(stream);
+  }
+  const auto one = std::next(found->second.by_age.begin(), static_cast<std::ptrdiff_t>(index));
+  return blocks_.at(one->second).after;
+}
+
+pool_blocks::point pool_blocks::last_point(std::uint64_t stream) const {
+  const auto found = free_.find(stream);
+  return found == free_.end() || found->second.by_age.empty()
+             ? nullptr
+             : blocks_.at(found->second.by_age.rbegin()->second).after;
 }
 
 void pool_blocks::reach(std::uint64_t stream, std::uint64_t number) {

@@ -78,8 +78,12 @@ class pool_blocks {
    * was removed meanwhile. */
   bool end_free(CUdeviceptr address, point after);
 
-  /** Returns the points for which blocks wait: for each stream, in its order. */
-  [[nodiscard]] std::vector<std::vector<point>> points();
+  /** Returns the streams for whose points blocks wait. */
+  [[nodiscard]] std::vector<std::uint64_t> waiting_streams();
+  /** Returns the point of a stream that has so many before it, or its last one; null: none waits.
+   * Takes time for each point before it. */
+  [[nodiscard]] point point_at(std::uint64_t stream, std::size_t index) const;
+  [[nodiscard]] point last_point(std::uint64_t stream) const;
   /** A stream has reached its points up to this number. */
   void reach(std::uint64_t stream, std::uint64_t number);
 

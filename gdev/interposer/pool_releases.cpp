@@ -108,37 +108,57 @@ void stream_pools::set(CUmemoryPool handle, CUmemPool_attribute which, const voi
 
 // --- Giving back ---
 
-void stream_pools::look_at_points(pool& of) {
-  std::vector<std::vector<pool_blocks::point>> all;
-  {
-    const std::lock_guard lock(mutex_);
-    for (pool_blocks& one : of.blocks) {
-      const auto found = one.points();
-      all.insert(all.end(), found.begin(), found.end());
-    }
+bool stream_pools::look_at(pool_blocks& of, pool_blocks::point one) {
+  if (one == nullptr) {
+    return false;
   }
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> reached;  // stream, number
-  for (const auto& points : all) {
-    const driver_scope scope(points.front()->context);
-    const auto is_reached = [](const pool_blocks::point& one) {
-      return call_driver<CUresult>(id_cuEventQuery, one->event) == CUDA_SUCCESS;
-    };
-    // Most often all are, or none is.
-    const auto end =
-        is_reached(points.back())
-            ? points.end()
-            : std::partition_point(points.begin(), std::prev(points.end()), is_reached);
-    if (end != points.begin()) {
-      reached.emplace_back(points.front()->stream, (*std::prev(end))->number);
-    }
+  bool is_reached = false;
+  {
+    const driver_scope scope(one->context);
+    is_reached = call_driver<CUresult>(id_cuEventQuery, one->event) == CUDA_SUCCESS;
   }
   const std::lock_guard lock(mutex_);
-  for (const auto& [stream, number] : reached) {
-    for (pool_blocks& one : of.blocks) {
-      one.reach(stream, number);
+  if (is_reached) {
+    of.reach(one->stream, one->number);
+  }
+  one.reset();  // its event may go to another thread
+  return is_reached;
+}
+
+void stream_pools::look_at_points(pool_blocks& of, std::uint64_t stream) {
+  const auto last = [&] {
+    const std::lock_guard lock(mutex_);
+    return of.last_point(stream);
+  };
+  const auto at = [&](std::size_t index) {
+    const std::lock_guard lock(mutex_);
+    return of.point_at(stream, index);
+  };
+  // Most often all are reached, or none is. Otherwise in steps that grow, and then shrink: each
+  // that succeeds takes its points away.
+  if (look_at(of, last())) {
+    return;
+  }
+  std::size_t step = 1;
+  while (look_at(of, at(step - 1))) {
+    step *= 2;
+  }
+  while ((step /= 2) != 0) {
+    static_cast<void>(look_at(of, at(step - 1)));
+  }
+}
+
+void stream_pools::look_at_points(pool& of) {
+  for (pool_blocks& one : of.blocks) {
+    std::vector<std::uint64_t> streams;
+    {
+      const std::lock_guard lock(mutex_);
+      streams = one.waiting_streams();
+    }
+    for (const std::uint64_t stream : streams) {
+      look_at_points(one, stream);
     }
   }
-  all.clear();  // their events may go to other threads
 }
 
 std::optional<std::pair<pool_blocks*, CUdeviceptr>> stream_pools::take_range(pool& of,
@@ -354,14 +374,15 @@ void stream_pools::end_context(CUcontext ended) {
     }
     for (const std::shared_ptr<pool>& of : all) {
       for (pool_blocks& blocks : of->blocks) {
-        for (const auto& points : blocks.points()) {
-          if (points.front()->context != ended) {
+        for (const std::uint64_t stream : blocks.waiting_streams()) {
+          if (blocks.last_point(stream)->context != ended) {
             continue;
           }
-          for (const pool_blocks::point& one : points) {
+          for (pool_blocks::point one = blocks.point_at(stream, 0); one != nullptr;
+               one = blocks.point_at(stream, 0)) {
             one->event = nullptr;  // it ends with the context
+            blocks.reach(stream, one->number);
           }
-          blocks.reach(points.front()->stream, points.back()->number);
         }
       }
     }

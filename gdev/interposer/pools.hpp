@@ -173,6 +173,9 @@ class stream_pools {
                                           CUresult& result);
   /** Asks the driver which points are reached. */
   void look_at_points(pool& of);
+  void look_at_points(pool_blocks& of, std::uint64_t stream);
+  /** Returns whether a point is reached; then all up to it are noted as reached. Null: it is not. */
+  bool look_at(pool_blocks& of, pool_blocks::point one);
   /**
    * Gives back what is free of a pool, but for at most or at least so many bytes, as its ranges
    * allow. Returns whether more is pending.

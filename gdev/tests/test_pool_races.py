@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from .gdev_daemon import Daemon, Program
+from .simulated_gpu import Gpu
 from .test_pools import (
     CURRENT,
     INVALID,
@@ -88,3 +89,14 @@ def test_allocations_are_no_mappings(two_vgpus: Daemon, kind: str, is_off: bool)
         program.does("verify", key, 5, NULL)
         program.does("fill", key, 6, NULL)
         assert program.does("verdict") == [0]
+
+
+def test_an_allocation_costs_no_more_where_many_frees_are_pending(
+    gpu: Gpu, two_vgpus: Daemon
+) -> None:
+    took = {}
+    for pending in (100, 16_000):
+        with two_vgpus.program("a", "pool_races") as racer:
+            racer.does("init")
+            took[pending] = racer.does("burst", pending, 20)[0]
+    assert took[16_000] < 5 * took[100], took

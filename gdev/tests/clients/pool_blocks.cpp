@@ -227,10 +227,18 @@ int main(int count, char** words) {
       used.erase(one);
     } else if (what < 97) {
       const std::uint64_t to = number - std::min<std::uint64_t>(number, below(6));
-      for (const auto& points : blocks.points()) {
-        if (!std::is_sorted(points.begin(), points.end(),
-                            [](const auto& a, const auto& b) { return a->number < b->number; })) {
-          fail("the order of points", step);
+      for (const std::uint64_t of : blocks.waiting_streams()) {
+        const pool_blocks::point last = blocks.last_point(of);
+        std::uint64_t before = 0;
+        for (std::size_t i = 0; before != last->number; ++i) {
+          const pool_blocks::point one = blocks.point_at(of, i);
+          if (one->stream != of || one->number <= before) {
+            fail("the order of points", step);
+          }
+          before = one->number;
+        }
+        if (blocks.point_at(of, range_units * 8) != last) {
+          fail("the last point", step);
         }
       }
       blocks.reach(stream, to);
