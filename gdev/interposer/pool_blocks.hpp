@@ -27,14 +27,21 @@
 
 namespace gdev {
 
+/** The events of a context. */
+struct event_store {
+  std::vector<CUevent> spare;
+  unsigned users = 0;    // calls of the driver that use its events
+  bool is_over = false;  // the context ends: all its work is done, and its events end with it
+};
+
 /** A place in the order of a stream: its event was recorded there. */
 struct stream_point {
   stream_point() = default;
   stream_point(const stream_point&) = delete;
   stream_point& operator=(const stream_point&) = delete;
   ~stream_point() {
-    if (event != nullptr) {
-      spare->push_back(event);
+    if (event != nullptr && !store->is_over) {
+      store->spare.push_back(event);
     }
   }
 
@@ -42,8 +49,8 @@ struct stream_point {
   /** When a point is reached, all of its stream with lower numbers count as reached. */
   std::uint64_t number = 0;
   CUevent event = nullptr;
-  CUcontext context = nullptr;            // of the event
-  std::vector<CUevent>* spare = nullptr;  // where the event goes in the end
+  CUcontext context = nullptr;         // of the event
+  std::shared_ptr<event_store> store;  // where the event goes in the end
 };
 
 class pool_blocks {

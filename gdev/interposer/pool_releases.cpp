@@ -112,8 +112,8 @@ bool stream_pools::look_at(pool_blocks& of, pool_blocks::point one) {
   if (one == nullptr) {
     return false;
   }
-  bool is_reached = false;
-  {
+  bool is_reached = true;
+  if (const event_use use(*this, one->store); use) {
     const driver_scope scope(one->context);
     is_reached = call_driver<CUresult>(id_cuEventQuery, one->event) == CUDA_SUCCESS;
   }
@@ -359,12 +359,13 @@ void stream_pools::end_context(CUcontext ended) {
   {
     const std::lock_guard lock(mutex_);
     places_.clear();
-    if (ranges_.empty() && !spare_.contains(ended)) {
+    if (ranges_.empty() && !events_.contains(ended)) {
       return;
     }
   }
   const driver_scope scope(ended);
   call_driver<CUresult>(id_cuCtxSynchronize);
+  end_events(ended);
   ranges gone;
   {
     const std::lock_guard lock(mutex_);
@@ -375,18 +376,13 @@ void stream_pools::end_context(CUcontext ended) {
     for (const std::shared_ptr<pool>& of : all) {
       for (pool_blocks& blocks : of->blocks) {
         for (const std::uint64_t stream : blocks.waiting_streams()) {
-          if (blocks.last_point(stream)->context != ended) {
-            continue;
-          }
-          for (pool_blocks::point one = blocks.point_at(stream, 0); one != nullptr;
-               one = blocks.point_at(stream, 0)) {
-            one->event = nullptr;  // it ends with the context
-            blocks.reach(stream, one->number);
+          const pool_blocks::point last = blocks.last_point(stream);
+          if (last->context == ended) {
+            blocks.reach(stream, last->number);
           }
         }
       }
     }
-    spare_.erase(ended);
     // What no other context of the device can copy, free_all() has left with this one.
     for (auto one = ranges_.begin(); one != ranges_.end();) {
       const auto next = std::next(one);

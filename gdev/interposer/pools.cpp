@@ -159,6 +159,34 @@ std::shared_ptr<stream_pools::pool> stream_pools::find_pool(CUmemoryPool handle,
   return nullptr;
 }
 
+// --- Events ---
+
+stream_pools::event_use::event_use(stream_pools& of, std::shared_ptr<event_store> store)
+    : of_(of), store_(std::move(store)) {
+  const std::lock_guard lock(of_.mutex_);
+  is_there_ = !store_->is_over;
+  store_->users += is_there_ ? 1 : 0;
+}
+
+stream_pools::event_use::~event_use() {
+  const std::lock_guard lock(of_.mutex_);
+  store_->users -= is_there_ ? 1 : 0;
+  if (store_->users == 0 && store_->is_over) {
+    of_.unused_.notify_all();
+  }
+}
+
+void stream_pools::end_events(CUcontext ended) {
+  std::unique_lock lock(mutex_);
+  const auto found = events_.extract(ended);
+  if (found.empty()) {
+    return;
+  }
+  const std::shared_ptr<event_store> store = found.mapped();
+  store->is_over = true;
+  unused_.wait(lock, [&] { return store->users == 0; });
+}
+
 // --- Pools ---
 
 void stream_pools::add_default(CUmemoryPool handle, CUdevice device) {
@@ -216,8 +244,10 @@ bool stream_pools::take_after(pool& from, std::size_t bytes, CUstream stream,
     *address = *found;
     note_used(from, pool_blocks::rounded(bytes));
   }
-  const bool waits =
-      call_driver<CUresult>(id_cuStreamWaitEvent, stream, after->event, 0U) == CUDA_SUCCESS;
+  bool waits = true;
+  if (const event_use use(*this, after->store); use) {
+    waits = call_driver<CUresult>(id_cuStreamWaitEvent, stream, after->event, 0U) == CUDA_SUCCESS;
+  }
   const std::lock_guard lock(mutex_);
   if (!waits) {
     note_unused(from, blocks.begin_free(*address));
@@ -343,23 +373,31 @@ pool_blocks::point stream_pools::record(CUstream stream, const place& where, std
   made->context = where.context;
   {
     const std::lock_guard lock(mutex_);
-    std::vector<CUevent>& spare = spare_[where.context];
-    made->spare = &spare;
-    if (!spare.empty()) {
-      made->event = spare.back();
-      spare.pop_back();
+    std::shared_ptr<event_store>& store = events_[where.context];
+    if (store == nullptr) {
+      store = std::make_shared<event_store>();
+    }
+    made->store = store;
+    if (!store->spare.empty()) {
+      made->event = store->spare.back();
+      store->spare.pop_back();
     }
   }
-  if (made->event == nullptr) {
+  const event_use use(*this, made->store);
+  result = use ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (use && made->event == nullptr) {
     const driver_scope scope(where.context);
-    result =
-        call_driver<CUresult>(id_cuEventCreate, &made->event, unsigned{CU_EVENT_DISABLE_TIMING});
+    result = scope.is_there() ? call_driver<CUresult>(id_cuEventCreate, &made->event,
+                                                      unsigned{CU_EVENT_DISABLE_TIMING})
+                              : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (result != CUDA_SUCCESS) {
       made->event = nullptr;
       return nullptr;
     }
   }
-  result = call_driver<CUresult>(id_cuEventRecord, made->event, stream);
+  if (result == CUDA_SUCCESS) {
+    result = call_driver<CUresult>(id_cuEventRecord, made->event, stream);
+  }
   if (result != CUDA_SUCCESS) {
     const std::lock_guard lock(mutex_);
     made.reset();

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -138,6 +139,22 @@ class stream_pools {
     std::uint64_t number = 0;  // of its point
   };
 
+  /** Keeps a context from ending while a call of the driver uses one of its events. */
+  class event_use {
+   public:
+    event_use(stream_pools& of, std::shared_ptr<event_store> store);
+    event_use(const event_use&) = delete;
+    event_use& operator=(const event_use&) = delete;
+    ~event_use();
+    /** Tells whether the events may be used. If not, their context ends, and its work is done. */
+    [[nodiscard]] explicit operator bool() const noexcept { return is_there_; }
+
+   private:
+    stream_pools& of_;
+    const std::shared_ptr<event_store> store_;
+    bool is_there_ = false;
+  };
+
   struct place {
     std::uint64_t stream = 0;
     CUcontext context = nullptr;
@@ -174,6 +191,8 @@ class stream_pools {
   /** Asks the driver which points are reached. */
   void look_at_points(pool& of);
   void look_at_points(pool_blocks& of, std::uint64_t stream);
+  /** Drops the events of a context that ends, when no call uses them any more. */
+  void end_events(CUcontext ended);
   /** Returns whether a point is reached; then all up to it are noted as reached. Null: it is not. */
   bool look_at(pool_blocks& of, pool_blocks::point one);
   /**
@@ -207,7 +226,8 @@ class stream_pools {
   std::vector<std::shared_ptr<pool>> destroyed_;  // that have memory still
   ranges ranges_;
   std::map<std::uint64_t, place> places_;  // of streams, by their numbers
-  std::map<CUcontext, std::vector<CUevent>> spare_;
+  std::map<CUcontext, std::shared_ptr<event_store>> events_;
+  std::condition_variable unused_;  // events of a context that ends
   std::uint64_t last_number_ = 0;                // of a point
   std::atomic<std::uint64_t> cached_ = 0;        // bytes that are not in use
   std::atomic<std::uint64_t> ranges_count_ = 0;  // of ranges_

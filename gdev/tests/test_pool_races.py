@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from .gdev_daemon import Daemon, Program
+from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program
 from .simulated_gpu import Gpu
+from .test_limits import used
 from .test_pools import (
     CURRENT,
     INVALID,
+    LONG_MS,
     MIB,
     NULL,
     THRESHOLD,
@@ -33,6 +36,10 @@ def racer(two_vgpus: Daemon) -> Iterator[Program]:
     with two_vgpus.program("a", "pool_races") as made:
         made.does("init")
         yield made
+
+
+def test_a_context_ends_beside_a_thread_that_uses_its_events(racer: Program) -> None:
+    racer.does("contexts", 400)
 
 
 @pytest.mark.parametrize(
