@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -213,7 +212,8 @@ bool stream_pools::release(pool& of, std::uint64_t kept, bound kept_is) {
   if (!gone.empty()) {
     const memory_pass in_place;
     for (const auto& [begin, one] : gone) {
-      const driver_scope scope(one->chunks.front().context);  // another thread may capture
+      // Another thread may capture.
+      const driver_scope scope(swappable().context_of(one->chunks.front()));
       end_range(begin, *one);
       crash_point("pool_range_ended");
     }
@@ -366,13 +366,19 @@ void stream_pools::end_context(CUcontext ended) {
   const driver_scope scope(ended);
   call_driver<CUresult>(id_cuCtxSynchronize);
   end_events(ended);
+  // What no other context of the device can copy, free_all() has left with this one.
+  ranges left;
+  {
+    const std::lock_guard lock(mutex_);
+    left = ranges_;
+  }
+  std::erase_if(left, [ended](const auto& one) {
+    return swappable().context_of(one.second->chunks.front()) != ended;
+  });
+  const std::vector<std::shared_ptr<pool>> all = all_pools();
   ranges gone;
   {
     const std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<pool>> all = destroyed_;
-    for (const auto& [handle, one] : pools_) {
-      all.push_back(one);
-    }
     for (const std::shared_ptr<pool>& of : all) {
       for (pool_blocks& blocks : of->blocks) {
         for (const std::uint64_t stream : blocks.waiting_streams()) {
@@ -383,18 +389,17 @@ void stream_pools::end_context(CUcontext ended) {
         }
       }
     }
-    // What no other context of the device can copy, free_all() has left with this one.
-    for (auto one = ranges_.begin(); one != ranges_.end();) {
-      const auto next = std::next(one);
-      if (one->second->chunks.front().context == ended) {
-        pool& of = *one->second->of;
-        const std::size_t used = of.blocks[one->second->kind].remove_range(one->first);
-        of.amounts.used -= used;
-        of.amounts.reserved -= one->second->bytes;
-        cached_.fetch_sub(one->second->bytes - used, std::memory_order_relaxed);
-        gone.insert(ranges_.extract(one));
+    for (const auto& [begin, which] : left) {
+      const auto one = ranges_.find(begin);
+      if (one == ranges_.end() || one->second != which) {
+        continue;  // another thread has given it back
       }
-      one = next;
+      pool& of = *which->of;
+      const std::size_t used = of.blocks[which->kind].remove_range(begin);
+      of.amounts.used -= used;
+      of.amounts.reserved -= which->bytes;
+      cached_.fetch_sub(which->bytes - used, std::memory_order_relaxed);
+      gone.insert(ranges_.extract(one));
     }
     ranges_count_.store(ranges_.size(), std::memory_order_relaxed);
   }

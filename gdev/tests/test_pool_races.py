@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program
+from .gdev_daemon import Daemon, Program
 from .simulated_gpu import Gpu
-from .test_limits import used
 from .test_pools import (
     CURRENT,
     INVALID,
-    LONG_MS,
     MIB,
     NULL,
     THRESHOLD,
@@ -40,6 +37,16 @@ def racer(two_vgpus: Daemon) -> Iterator[Program]:
 
 def test_a_context_ends_beside_a_thread_that_uses_its_events(racer: Program) -> None:
     racer.does("contexts", 400)
+
+
+@pytest.mark.parametrize("first", ["init", "bare"])
+def test_a_context_ends_beside_a_thread_that_releases_its_chunks(
+    two_vgpus: Daemon, first: str
+) -> None:
+    """There is another context that gets them, or none."""
+    with two_vgpus.program("a", "pool_races", {"MALLOC_PERTURB_": "165"}) as racer:
+        racer.does(first)
+        racer.does("chunks", 300)
 
 
 @pytest.mark.parametrize(

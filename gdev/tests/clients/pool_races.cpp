@@ -3,7 +3,7 @@
  *
  * Each line is answered by one: "ok", with numbers where there are some, or "error N", CUDA's.
  *
- *   init             cuInit, and the primary context
+ *   init             cuInit, and the primary context; bare: cuInit only
  *   access           allocates 8 MiB of a pool in a thread while another device gets access to the
  *                    pool: "ok FLAGS", that device's access to the allocation
  *   destroy TIMES    a thread wants to destroy the default pool, so often, and is refused; another
@@ -219,6 +219,7 @@ int number(std::istream& words) {
 const std::map<std::string, command>& commands() {
   static const std::map<std::string, command> all{
       {"init", [](auto&, auto&) { return init(); }},
+      {"bare", [](auto&, auto&) { return cuInit(0); }},
       {"access", [](auto&, auto& said) { return give_access(said); }},
       {"destroy", [](auto& of, auto& said) { return want_to_destroy(number(of), said); }},
       {"contexts", [](auto& of, auto&) { return end_contexts(number(of)); }},
