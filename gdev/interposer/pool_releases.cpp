@@ -223,6 +223,7 @@ bool stream_pools::release(pool& of, std::uint64_t kept, bound kept_is) {
 
 void stream_pools::release_now() {
   may_release_.store(false, std::memory_order_relaxed);
+  end_deferred();
   bool is_pending = false;
   for (const std::shared_ptr<pool>& one : all_pools()) {
     std::uint64_t kept = 0;
@@ -234,10 +235,10 @@ void stream_pools::release_now() {
     }
     is_pending |= has_more && release(*one, kept, bound::at_most);
   }
-  if (is_pending) {
+  const std::lock_guard lock(mutex_);
+  if (is_pending || !deferred_.empty()) {
     may_release_.store(true, std::memory_order_relaxed);
   }
-  const std::lock_guard lock(mutex_);
   std::erase_if(destroyed_, [](const auto& one) { return one->amounts.reserved == 0; });
 }
 
@@ -255,6 +256,12 @@ bool stream_pools::would_fit(std::uint64_t bytes) {
 }
 
 void stream_pools::make_room(std::uint64_t bytes) {
+  if (ranges_count_.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  if (may_release_.load(std::memory_order_relaxed)) {
+    end_deferred();
+  }
   if (cached_.load(std::memory_order_relaxed) == 0) {
     return;
   }
@@ -278,6 +285,7 @@ void stream_pools::trim(CUmemoryPool handle, std::uint64_t kept) {
     found = pool_of(handle);
   }
   if (found != nullptr) {
+    end_deferred();
     static_cast<void>(release(*found, kept, bound::at_least));
   }
 }

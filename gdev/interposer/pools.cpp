@@ -442,6 +442,27 @@ stream_pools::answer stream_pools::free_in(CUdeviceptr address, CUstream stream)
   return result;
 }
 
+void stream_pools::end_deferred() {
+  std::vector<deferred> ended;
+  if (has_captures()) {
+    return;  // waiting for a context would end them
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(deferred_);
+  }
+  for (const deferred& one : ended) {
+    {
+      const driver_scope scope(swappable().context_of(one.from->chunks.front()));
+      call_driver<CUresult>(id_cuCtxSynchronize);
+    }
+    const std::lock_guard lock(mutex_);
+    if (one.from->of->blocks[one.from->kind].end_free(one.address, nullptr)) {
+      note_unused(*one.from->of, one.bytes);
+    }
+  }
+}
+
 stream_pools::answer stream_pools::free_now(CUdeviceptr address) {
   const std::optional<freeing> begun = begin_free(address);
   if (!begun.has_value()) {
@@ -451,16 +472,12 @@ stream_pools::answer stream_pools::free_now(CUdeviceptr address) {
   if (bytes == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!has_captures()) {  // it would end them; and CUDA promises no wait for such memory
-    const driver_scope scope(from->chunks.front().context);
-    call_driver<CUresult>(id_cuCtxSynchronize);
-  }
   {
     const std::lock_guard lock(mutex_);
-    if (from->of->blocks[from->kind].end_free(address, nullptr)) {
-      note_unused(*from->of, bytes);
-    }
+    deferred_.push_back({address, bytes, from});
+    may_release_.store(true, std::memory_order_relaxed);
   }
+  end_deferred();
   release_unused();
   return CUDA_SUCCESS;
 }

@@ -72,7 +72,8 @@ class stream_pools {
   /** pool: null for the current one of the stream's device. The caller holds no submission. */
   answer allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream);
   answer free_in(CUdeviceptr address, CUstream stream);
-  /** Frees at once: waits for the work before it. */
+  /** Frees at once: waits for the work before it. While graphs are captured, the memory waits for
+   * the next call without captures that gives some back. */
   answer free_now(CUdeviceptr address);
   /** Finds the allocation that contains an address. Returns false if it is none of these. */
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* begin = nullptr,
@@ -155,6 +156,13 @@ class stream_pools {
     bool is_there_ = false;
   };
 
+  /** Memory that was freed at once while graphs were captured. */
+  struct deferred {
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    std::shared_ptr<range> from;
+  };
+
   struct place {
     std::uint64_t stream = 0;
     CUcontext context = nullptr;
@@ -201,6 +209,8 @@ class stream_pools {
    */
   bool release(pool& of, std::uint64_t kept, bound kept_is);
   void release_now();
+  /** Ends frees that have waited for the end of captures. */
+  void end_deferred();
   [[nodiscard]] std::vector<std::shared_ptr<pool>> all_pools();
 
   // `mutex_` is held for these.
@@ -225,6 +235,7 @@ class stream_pools {
   std::map<CUmemoryPool, std::shared_ptr<pool>> pools_;
   std::vector<std::shared_ptr<pool>> destroyed_;  // that have memory still
   ranges ranges_;
+  std::vector<deferred> deferred_;
   std::map<std::uint64_t, place> places_;  // of streams, by their numbers
   std::map<CUcontext, std::shared_ptr<event_store>> events_;
   std::condition_variable unused_;  // events of a context that ends

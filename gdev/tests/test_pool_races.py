@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from .gdev_daemon import Daemon, Program
+from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program
 from .simulated_gpu import Gpu
+from .test_limits import used
 from .test_pools import (
     CURRENT,
     INVALID,
+    LONG_MS,
     MIB,
     NULL,
     THRESHOLD,
@@ -33,6 +35,39 @@ def racer(two_vgpus: Daemon) -> Iterator[Program]:
     with two_vgpus.program("a", "pool_races") as made:
         made.does("init")
         yield made
+
+
+def test_a_free_at_once_beside_a_capture_comes_after_the_work(program: Program) -> None:
+    """It cannot wait: that would end the capture. So the memory waits."""
+    kept(program)
+    one, other, captured = (program.does("stream")[0] for _ in range(3))
+    key, address = allocated(program, 4 * MIB, one)
+    program.does("fill", key, 1, one)
+    program.does("spin", LONG_MS, one)
+    program.does("verify", key, 1, one)
+    program.does("capture", captured)
+    program.does("at_once", key)
+    assert program.says("at_once", key) == INVALID
+    second, elsewhere = allocated(program, 4 * MIB, other)
+    program.does("fill", second, 2, other)
+    assert elsewhere != address
+    program.does("done", captured)
+    assert program.does("verdict") == [0]
+    assert program.does("amounts", CURRENT)[2] == 4 * MIB
+    assert allocated(program, 4 * MIB, other)[1] == address
+
+
+def test_what_was_freed_beside_a_capture_makes_room_after_it(
+    shared: Daemon, program: Program
+) -> None:
+    stream = program.does("stream")[0]
+    key, _ = allocated(program, 16 * MIB)
+    program.does("capture", stream)
+    program.does("at_once", key)
+    assert program.says("plain", MIB) == OUT_OF_MEMORY
+    program.does("done", stream)
+    program.does("plain", 16 * MIB)
+    assert used(shared) == "16 MiB"
 
 
 def test_a_context_ends_beside_a_thread_that_uses_its_events(racer: Program) -> None:
