@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/endless.hpp"
+#include "interposer/captures.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
@@ -35,7 +36,9 @@ CUresult take_down(CUcontext context, Call&& call) {
   auto freed = allocations().take_all(context);
   auto freed_arrays = arrays().take_all(context);
   const CUresult result = call();
-  if (result != CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS) {
+    forget_captures(context);
+  } else {
     allocations().put_back(std::move(freed));
     arrays().put_back(std::move(freed_arrays));
   }
@@ -188,7 +191,10 @@ void* makes() noexcept {
 
 }  // namespace
 
-void forget_contexts() noexcept { retained.forget(); }
+void forget_contexts() noexcept {
+  retained.forget();
+  forget_captures();
+}
 
 void* context_wrapper(function_id id) noexcept {
   switch (id) {

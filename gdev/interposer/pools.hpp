@@ -238,7 +238,7 @@ class stream_pools {
   std::vector<deferred> deferred_;
   std::map<std::uint64_t, place> places_;  // of streams, by their numbers
   std::map<CUcontext, std::shared_ptr<event_store>> events_;
-  std::condition_variable unused_;  // events of a context that ends
+  std::condition_variable unused_;               // events of a context that ends
   std::uint64_t last_number_ = 0;                // of a point
   std::atomic<std::uint64_t> cached_ = 0;        // bytes that are not in use
   std::atomic<std::uint64_t> ranges_count_ = 0;  // of ranges_

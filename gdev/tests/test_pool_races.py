@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -113,6 +114,38 @@ def test_access_that_is_given_meanwhile_holds_for_a_new_range(two_vgpus: Daemon)
     with two_vgpus.program("a", "pool_races", {"GDEV_SIMULATED_CREATE_MS": "300"}) as racer:
         racer.does("init")
         assert racer.does("access") == [3]  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+
+def test_captures_that_end_with_their_context_hold_up_nothing(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as program:
+        allocated(program, 4 * MIB)
+        program.does("context")
+        program.does("capture", program.does("stream")[0])
+        program.does("destroy_context")
+        two_vgpus.must("pause", str(program.process.pid))
+        wait_for(two_vgpus, program, "off, paused")
+
+
+@pytest.mark.parametrize("ends", ["done", "end"])
+def test_captures_that_end_by_mistake_count_once(program: Program, ends: str) -> None:
+    """A stream that has joined a capture does not end it, whatever happens to the stream."""
+    kept(program)
+    origin, joined, other = (program.does("stream")[0] for _ in range(3))
+    for _ in range(2):
+        program.does("capture", origin)
+        program.does("after", joined, origin)
+        program.says(ends, joined)
+        assert program.says("done", origin).startswith("error 90")
+        joined = program.does("stream")[0]
+    program.does("capture", origin)  # so there is one still
+    key, address = allocated(program, 4 * MIB, other)
+    program.does("spin", LONG_MS, other)
+    begin = time.monotonic()
+    program.does("at_once", key)
+    assert time.monotonic() - begin < 0.5 * LONG_MS / 1000
+    program.does("done", origin)
+    program.does("wait")
+    assert allocated(program, 4 * MIB, other)[1] == address
 
 
 def test_a_refused_destruction_changes_nothing(racer: Program) -> None:
