@@ -201,7 +201,7 @@ class stream_pools {
   void look_at_points(pool_blocks& of, std::uint64_t stream);
   /** Drops the events of a context that ends, when no call uses them any more. */
   void end_events(CUcontext ended);
-  /** Returns whether a point is reached; then all up to it are noted as reached. Null: it is not. */
+  /** Returns whether a point is reached; then all up to it are noted as reached. Null: no. */
   bool look_at(pool_blocks& of, pool_blocks::point one);
   /**
    * Gives back what is free of a pool, but for at most or at least so many bytes, as its ranges

@@ -148,6 +148,34 @@ def test_captures_that_end_by_mistake_count_once(program: Program, ends: str) ->
     assert allocated(program, 4 * MIB, other)[1] == address
 
 
+def test_captures_in_a_green_context_end_with_it(two_vgpus: Daemon) -> None:
+    with started(two_vgpus) as program:
+        allocated(program, 4 * MIB)
+        program.does("green")
+        program.does("capture", program.does("stream")[0])
+        program.does("end_green")
+        two_vgpus.must("pause", str(program.process.pid))
+        wait_for(two_vgpus, program, "off, paused")
+
+
+def test_memory_outlives_a_green_context(shared: Daemon, program: Program) -> None:
+    """It is the primary context's, and ends with that, also if the green one ends last."""
+    pooled, _ = allocated(program, 2 * MIB)
+    program.does("green")
+    key = program.does("plain", 4 * MIB)[0]
+    allocated(program, 2 * MIB, NULL)
+    program.does("free", pooled, NULL)
+    program.does("end_green")
+    assert used(shared) == "8 MiB"
+    program.does("at_once", key)
+    program.does("green")
+    program.does("plain", 4 * MIB)
+    program.does("release")
+    assert used(shared) == "8 MiB"
+    program.does("end_green")
+    assert used(shared) == "0 B"
+
+
 def test_a_refused_destruction_changes_nothing(racer: Program) -> None:
     in_use, expected = racer.does("destroy", 300_000)
     assert in_use == expected
