@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +25,7 @@
 #include "interposer/handles.hpp"
 #include "interposer/held_page.hpp"
 #include "interposer/ipc.hpp"
+#include "interposer/job.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/memory_in_use.hpp"
 #include "interposer/notices.hpp"
@@ -142,21 +142,6 @@ int map_page(int file) noexcept {
   return page->version == protocol_version ? 0 : EPROTO;
 }
 
-/** Returns how many processes its job has on this host, as what started them says; 0: unknown. */
-std::uint32_t job_size() noexcept {
-  // Of the user; of torchrun; of Open MPI; of MPICH and what is made of it.
-  for (const char* const name :
-       {"GDEV_JOB_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
-    const std::string_view text = variable(name);
-    std::uint32_t size = 0;
-    const auto read = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (!text.empty() && read.ec == std::errc{} && read.ptr == text.data() + text.size()) {
-      return size;
-    }
-  }
-  return 0;
-}
-
 /** Connects, and says hello with what is in use. Returns an errno. `asking` is held. */
 int connect_to_daemon() noexcept {
   const std::lock_guard lock(state);
@@ -165,7 +150,7 @@ int connect_to_daemon() noexcept {
   const turn_side now = side.load(std::memory_order_relaxed);
   const host_share share{now == turn_side::off, now == turn_side::held, units_of(held.memory),
                          units_of(held.files)};
-  said.job = job_word::of(variable("GDEV_JOB"), job_size()).packed();
+  said.job = job_of_process().packed();
   said.numbers = {mine.bytes, share.packed(), home.number, home.total};
   for (std::size_t i = 0; page != nullptr && i < counters; ++i) {
     said.numbers[4 + i] = page->counts[i].load(std::memory_order_relaxed);  // of the old daemon

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/endless.hpp"
+#include "interposer/captures.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
@@ -35,7 +36,9 @@ CUresult take_down(CUcontext context, Call&& call) {
   auto freed = allocations().take_all(context);
   auto freed_arrays = arrays().take_all(context);
   const CUresult result = call();
-  if (result != CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS) {
+    forget_captures(context);
+  } else {
     allocations().put_back(std::move(freed));
     arrays().put_back(std::move(freed_arrays));
   }
@@ -176,6 +179,48 @@ CUresult primary_release(CUdevice device) noexcept {
   return result;
 }
 
+/**
+ * Ends a green context. It holds the device's primary one, which has its memory; its streams are
+ * of no use afterwards, also if they are captured.
+ */
+CUresult green_destroy(CUgreenCtx green) noexcept {
+  CUcontext own = nullptr;
+  CUdevice device = 0;
+  if (call_driver<CUresult>(id_cuCtxFromGreenCtx, &own, green) != CUDA_SUCCESS) {
+    return call_driver<CUresult>(id_cuGreenCtxDestroy, green);
+  }
+  {
+    const driver_scope scope(own);
+    static_cast<void>(call_driver<CUresult>(id_cuCtxGetDevice, &device));
+  }
+  CUresult result = CUDA_SUCCESS;
+  CUcontext ended = nullptr;
+  {
+    const submission in_turn(work::other);
+    CUcontext primary = nullptr;
+    const bool is_held = call_driver<CUresult>(id_cuDevicePrimaryCtxRetain, &primary, device) ==
+                         CUDA_SUCCESS;  // a program with green contexts only has not asked for it
+    pools().end_context(own);
+    result = call_driver<CUresult>(id_cuGreenCtxDestroy, green);
+    if (result == CUDA_SUCCESS) {
+      forget_captures(own);
+      allocations().hand_over(own, primary);
+      arrays().hand_over(own, primary);
+    }
+    if (is_held) {
+      static_cast<void>(call_driver<CUresult>(id_cuDevicePrimaryCtxRelease_v2, device));
+    }
+    if (!is_active(device)) {
+      ended = primary;  // the green one was the last to hold it
+      static_cast<void>(take_down(ended, [] { return CUDA_SUCCESS; }));
+    }
+  }
+  if (ended != nullptr) {
+    note_end(ended);
+  }
+  return result;
+}
+
 template <function_id Id>
 CUresult primary_reset(CUdevice device) noexcept {
   return end_context(primary_of(device), [&] { return call_driver<CUresult>(Id, device); });
@@ -188,7 +233,10 @@ void* makes() noexcept {
 
 }  // namespace
 
-void forget_contexts() noexcept { retained.forget(); }
+void forget_contexts() noexcept {
+  retained.forget();
+  forget_captures();
+}
 
 void* context_wrapper(function_id id) noexcept {
   switch (id) {
@@ -212,6 +260,7 @@ void* context_wrapper(function_id id) noexcept {
     case id_cuCtxCreate_v4:
       return makes<id_cuCtxCreate_v4,
                    CUresult(CUcontext*, CUctxCreateParams*, unsigned, CUdevice)>();
+    case id_cuGreenCtxDestroy: return address_of(&green_destroy);
     case id_cuCtxEnablePeerAccess: return address_of(&enable_peer_access);
     default: return nullptr;
   }

@@ -5,8 +5,10 @@
 
 #include <cuda.h>
 
+#include <optional>
 #include <string_view>
 
+#include "interposer/captures.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/swappable_memory.hpp"
@@ -40,17 +42,27 @@ struct gated<Id, CUresult(Arguments...)> {
   }
 };
 
+/** Returns a stream by the name that it has for both kinds of default streams. */
+template <function_id Id>
+CUstream named(CUstream stream) noexcept {
+  constexpr bool is_per_thread = std::string_view(functions[Id].name).ends_with("_ptsz");
+  return stream == nullptr && is_per_thread ? CU_STREAM_PER_THREAD : stream;
+}
+
 /** A capture begins: no turn ends before it does, because work of it must not wait. */
 template <function_id Id, typename Function>
 struct begins_capture;
 
 template <function_id Id, typename... Arguments>
-struct begins_capture<Id, CUresult(Arguments...)> {
-  static CUresult call(Arguments... arguments) noexcept {
+struct begins_capture<Id, CUresult(CUstream, Arguments...)> {
+  static CUresult call(CUstream stream, Arguments... arguments) noexcept {
     const submission passed(work::other);
-    const CUresult result = call_driver<CUresult>(Id, arguments...);
-    if (result == CUDA_SUCCESS) {
-      count_capture(1);
+    // Before the call: from its beginning on no other thread may wait for the context.
+    const capture_origin origin = origin_of(named<Id>(stream));
+    const bool is_new = note_capture(origin);
+    const CUresult result = call_driver<CUresult>(Id, stream, arguments...);
+    if (is_new && result != CUDA_SUCCESS) {
+      take_capture(origin.stream);
     }
     return result;
   }
@@ -65,21 +77,21 @@ bool is_capturing(CUstream stream) noexcept {
 
 template <function_id Id, function_id Ask>
 CUresult end_capture(CUstream stream, CUgraph* graph) noexcept {
-  const bool was_capturing = is_capturing<Ask>(stream);
   const CUresult result = call_driver<CUresult>(Id, stream, graph);
   // Also a capture that has failed ends; one that this call may not end goes on.
-  if (was_capturing && !is_capturing<Ask>(stream)) {
-    count_capture(-1);
+  if (!is_capturing<Ask>(stream)) {
+    take_capture(key_of(named<Id>(stream)));
   }
   return result;
 }
 
 template <function_id Id>
 CUresult destroy_stream(CUstream stream) noexcept {
-  const bool was_capturing = is_capturing<id_cuStreamIsCapturing>(stream);
+  // Out before the call: afterwards another stream may get the handle.
+  const std::optional<capture_origin> ended = take_capture(key_of(stream));
   const CUresult result = call_driver<CUresult>(Id, stream);
-  if (was_capturing && result == CUDA_SUCCESS) {
-    count_capture(-1);
+  if (ended.has_value() && result != CUDA_SUCCESS && is_capturing<id_cuStreamIsCapturing>(stream)) {
+    note_capture(*ended);
   }
   return result;
 }

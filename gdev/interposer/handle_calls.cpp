@@ -89,15 +89,24 @@ CUresult export_handle(void* shared, handle_type handle, CUmemAllocationHandleTy
 
 // --- Mappings ---
 
+/** Tells whether a range has some of what gdev has mapped for an allocation: the driver refuses
+ * calls for mappings of programs there. */
+bool has_allocation(CUdeviceptr address, std::size_t bytes) {
+  return swappable().reaches_into(address, bytes) || pools().reaches_into(address, bytes);
+}
+
 CUresult address_free(CUdeviceptr address, std::size_t bytes) noexcept {
   // The driver refuses that while something is mapped. What is off the GPU is mapped for programs.
-  return handles().has_mapped(address, bytes)
+  return has_allocation(address, bytes) || handles().has_mapped(address, bytes)
              ? CUDA_ERROR_INVALID_VALUE
              : call_driver<CUresult>(id_cuMemAddressFree, address, bytes);
 }
 
 CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset, handle_type handle,
                  unsigned long long flags) noexcept {
+  if (has_allocation(address, bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (is_virtual(handle)) {
     return handles().map(address, bytes, offset, handle, flags);
   }
@@ -112,6 +121,9 @@ CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset, han
 }
 
 CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) noexcept {
+  if (has_allocation(address, bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   chunk_ledger::mappings unmapped = chunks().unmap(address, bytes);
   const CUresult result = handles().has_mapped(address, bytes)
                               ? handles().unmap(address, bytes)
@@ -124,6 +136,9 @@ CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) noexcept {
 
 CUresult set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* wanted,
                     std::size_t count) noexcept {
+  if (has_allocation(address, bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return handles().has_mapped(address, bytes)
              ? handles().set_access(address, bytes, wanted, count)
              : call_driver<CUresult>(id_cuMemSetAccess, address, bytes, wanted, count);

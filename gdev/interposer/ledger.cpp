@@ -84,6 +84,13 @@ void ledger::put_back(std::map<std::uint64_t, entry> taken) {
   entries_.merge(taken);
 }
 
+void ledger::hand_over(CUcontext from, CUcontext to) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [key, one] : entries_) {
+    one.of = one.of == from ? to : one.of;
+  }
+}
+
 void chunk_ledger::add(std::uint64_t handle, std::shared_ptr<holding> held) {
   const std::lock_guard lock(mutex_);
   reference& one = handles_[handle];

@@ -56,6 +56,8 @@ class ledger {
   /** Takes out all that belongs to a context. */
   [[nodiscard]] std::map<std::uint64_t, entry> take_all(CUcontext context);
   void put_back(std::map<std::uint64_t, entry> taken);
+  /** Lets all of a context belong to another one. */
+  void hand_over(CUcontext from, CUcontext to);
 
  private:
   std::mutex mutex_;

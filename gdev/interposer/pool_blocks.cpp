@@ -4,11 +4,17 @@
 
 namespace gdev {
 
+bool pool_blocks::is_whole(blocks::iterator one) const {
+  return one->second.after == nullptr && one->second.bytes == ranges_.at(one->second.range);
+}
+
 void pool_blocks::enqueue(blocks::iterator one) {
   queue& of = free_[stream_of(one->second)];
   of.by_size.emplace(one->second.bytes, one->first);
   if (one->second.after != nullptr) {
     of.by_age.emplace(one->second.after->number, one->first);
+  } else if (is_whole(one)) {
+    whole_.emplace(one->second.bytes, one->first);
   }
 }
 
@@ -17,6 +23,8 @@ void pool_blocks::dequeue(blocks::iterator one) {
   of.by_size.erase({one->second.bytes, one->first});
   if (one->second.after != nullptr) {
     of.by_age.erase({one->second.after->number, one->first});
+  } else if (is_whole(one)) {
+    whole_.erase({one->second.bytes, one->first});
   }
 }
 
@@ -80,20 +88,24 @@ std::size_t pool_blocks::remove_range(CUdeviceptr begin) {
   return used;
 }
 
-std::vector<CUdeviceptr> pool_blocks::take_ranges(std::size_t most) {
-  std::vector<CUdeviceptr> taken;
-  const auto& all = free_[all_streams].by_size;
-  for (auto one = all.rbegin(); one != all.rend(); ++one) {
-    const auto found = ranges_.find(one->second);
-    if (found != ranges_.end() && found->second == one->first && one->first <= most) {
-      most -= one->first;
-      taken.push_back(one->second);
-    }
+std::optional<CUdeviceptr> pool_blocks::take_largest_range(std::size_t most) {
+  const auto after = whole_.upper_bound({most, ~CUdeviceptr{0}});
+  if (after == whole_.begin()) {
+    return std::nullopt;
   }
-  for (const CUdeviceptr begin : taken) {
-    remove_range(begin);
+  const CUdeviceptr begin = std::prev(after)->second;
+  remove_range(begin);
+  return begin;
+}
+
+std::optional<CUdeviceptr> pool_blocks::take_smallest_range(std::size_t least) {
+  const auto found = whole_.lower_bound({least, 0});
+  if (found == whole_.end()) {
+    return std::nullopt;
   }
-  return taken;
+  const CUdeviceptr begin = found->second;
+  remove_range(begin);
+  return begin;
 }
 
 std::optional<CUdeviceptr> pool_blocks::take(std::size_t bytes, std::uint64_t stream) {
@@ -166,19 +178,31 @@ bool pool_blocks::end_free(CUdeviceptr address, point after) {
   return true;
 }
 
-std::vector<std::vector<pool_blocks::point>> pool_blocks::points() {
+std::vector<std::uint64_t> pool_blocks::waiting_streams() {
   std::erase_if(free_, [](const auto& one) { return one.second.by_size.empty(); });
-  std::vector<std::vector<point>> all;
+  std::vector<std::uint64_t> all;
   for (const auto& [stream, of] : free_) {
-    if (of.by_age.empty()) {
-      continue;
-    }
-    std::vector<point>& found = all.emplace_back();
-    for (const auto& [number, address] : of.by_age) {
-      found.push_back(blocks_.at(address).after);
+    if (!of.by_age.empty()) {
+      all.push_back(stream);
     }
   }
   return all;
+}
+
+pool_blocks::point pool_blocks::point_at(std::uint64_t stream, std::size_t index) const {
+  const auto found = free_.find(stream);
+  if (found == free_.end() || found->second.by_age.size() <= index) {
+    return last_point(stream);
+  }
+  const auto one = std::next(found->second.by_age.begin(), static_cast<std::ptrdiff_t>(index));
+  return blocks_.at(one->second).after;
+}
+
+pool_blocks::point pool_blocks::last_point(std::uint64_t stream) const {
+  const auto found = free_.find(stream);
+  return found == free_.end() || found->second.by_age.empty()
+             ? nullptr
+             : blocks_.at(found->second.by_age.rbegin()->second).after;
 }
 
 void pool_blocks::reach(std::uint64_t stream, std::uint64_t number) {

@@ -10,6 +10,7 @@
  * 1. The blocks of a range cover it, and do not overlap.
  * 2. Two free blocks of a range that are free for the same do not touch: they are one block.
  * 3. Each free block is in one queue: of all streams, or of its stream. Others are in none.
+ * 4. `whole_` has the ranges that are one block that is free for all.
  */
 #pragma once
 
@@ -26,14 +27,21 @@
 
 namespace gdev {
 
+/** The events of a context. */
+struct event_store {
+  std::vector<CUevent> spare;
+  unsigned users = 0;    // calls of the driver that use its events
+  bool is_over = false;  // the context ends: all its work is done, and its events end with it
+};
+
 /** A place in the order of a stream: its event was recorded there. */
 struct stream_point {
   stream_point() = default;
   stream_point(const stream_point&) = delete;
   stream_point& operator=(const stream_point&) = delete;
   ~stream_point() {
-    if (event != nullptr) {
-      spare->push_back(event);
+    if (event != nullptr && !store->is_over) {
+      store->spare.push_back(event);
     }
   }
 
@@ -41,8 +49,8 @@ struct stream_point {
   /** When a point is reached, all of its stream with lower numbers count as reached. */
   std::uint64_t number = 0;
   CUevent event = nullptr;
-  CUcontext context = nullptr;            // of the event
-  std::vector<CUevent>* spare = nullptr;  // where the event goes in the end
+  CUcontext context = nullptr;         // of the event
+  std::shared_ptr<event_store> store;  // where the event goes in the end
 };
 
 class pool_blocks {
@@ -56,8 +64,10 @@ class pool_blocks {
   void add_range(CUdeviceptr begin, std::size_t bytes);
   /** Takes a range out, whatever is in use of it. Returns the bytes that were in use. */
   std::size_t remove_range(CUdeviceptr begin);
-  /** Takes out ranges that are free for all, largest first, of at most so many bytes together. */
-  [[nodiscard]] std::vector<CUdeviceptr> take_ranges(std::size_t most);
+  /** Takes out the largest range that is free for all and has at most so many bytes. */
+  [[nodiscard]] std::optional<CUdeviceptr> take_largest_range(std::size_t most);
+  /** Takes out the smallest range that is free for all and has at least so many bytes. */
+  [[nodiscard]] std::optional<CUdeviceptr> take_smallest_range(std::size_t least);
 
   /** Takes the smallest block that is free for a stream and suffices, or a part of it. */
   [[nodiscard]] std::optional<CUdeviceptr> take(std::size_t bytes, std::uint64_t stream);
@@ -75,8 +85,12 @@ class pool_blocks {
    * was removed meanwhile. */
   bool end_free(CUdeviceptr address, point after);
 
-  /** Returns the points for which blocks wait: for each stream, in its order. */
-  [[nodiscard]] std::vector<std::vector<point>> points();
+  /** Returns the streams for whose points blocks wait. */
+  [[nodiscard]] std::vector<std::uint64_t> waiting_streams();
+  /** Returns the point of a stream that has so many before it, or its last one; null: none waits.
+   * Takes time for each point before it. */
+  [[nodiscard]] point point_at(std::uint64_t stream, std::size_t index) const;
+  [[nodiscard]] point last_point(std::uint64_t stream) const;
   /** A stream has reached its points up to this number. */
   void reach(std::uint64_t stream, std::uint64_t number);
 
@@ -109,6 +123,7 @@ class pool_blocks {
   [[nodiscard]] static std::uint64_t stream_of(const block& one) noexcept {
     return one.after == nullptr ? all_streams : one.after->stream;
   }
+  [[nodiscard]] bool is_whole(blocks::iterator one) const;
   void enqueue(blocks::iterator one);
   void dequeue(blocks::iterator one);
   /** Merges a free block, which is in no queue, with its neighbours, and puts it into its queue. */
@@ -119,6 +134,7 @@ class pool_blocks {
   blocks blocks_;
   std::map<CUdeviceptr, std::size_t> ranges_;
   std::map<std::uint64_t, queue> free_;
+  std::set<std::pair<std::size_t, CUdeviceptr>> whole_;
 };
 
 }  // namespace gdev

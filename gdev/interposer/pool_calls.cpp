@@ -17,21 +17,18 @@ namespace {
 CUresult pool_create(CUmemoryPool* pool, const CUmemPoolProps* properties) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuMemPoolCreate, pool, properties);
   if (result == CUDA_SUCCESS) {
-    pools().add(*pool, *properties);
+    pools().add_new(*pool, *properties);
   }
   return result;
 }
 
 CUresult pool_destroy(CUmemoryPool pool) noexcept {
-  // Out before the call: afterwards another pool may get the handle.
-  const std::shared_ptr<stream_pools::pool> own = pools().take_out(pool);
+  // It stays in the table meanwhile: the driver refuses to destroy default pools, and other threads
+  // may use them.
+  const std::shared_ptr<stream_pools::pool> own = pools().get(pool);
   const CUresult result = call_driver<CUresult>(id_cuMemPoolDestroy, pool);
-  if (own != nullptr) {
-    if (result == CUDA_SUCCESS) {
-      pools().destroy(own);
-    } else {
-      pools().put_back(own);
-    }
+  if (own != nullptr && result == CUDA_SUCCESS) {
+    pools().destroy(own);
   }
   return result;
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -31,24 +30,35 @@ constexpr std::chrono::seconds room_patience{1};
 
 // --- Pools ---
 
-std::shared_ptr<stream_pools::pool> stream_pools::take_out(CUmemoryPool handle) {
+std::shared_ptr<stream_pools::pool> stream_pools::get(CUmemoryPool handle) {
   const std::lock_guard lock(mutex_);
-  auto taken = pools_.extract(handle);
-  return taken.empty() ? nullptr : std::move(taken.mapped());
+  return pool_of(handle);
 }
 
-void stream_pools::put_back(const std::shared_ptr<pool>& taken) {
-  const std::lock_guard lock(mutex_);
-  pools_.try_emplace(taken->handle, taken);
+void stream_pools::retire(const std::shared_ptr<pool>& gone) {
+  if (pool_of(gone->handle) == gone) {
+    pools_.erase(gone->handle);
+    gone->threshold = 0;
+    destroyed_.push_back(gone);
+  }
 }
 
 void stream_pools::destroy(const std::shared_ptr<pool>& gone) {
   {
     const std::lock_guard lock(mutex_);
-    gone->threshold = 0;
-    destroyed_.push_back(gone);
+    retire(gone);
   }
   release_now();
+}
+
+void stream_pools::add_new(CUmemoryPool handle, const CUmemPoolProps& properties) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const std::shared_ptr<pool> old = pool_of(handle); old != nullptr) {
+      retire(old);  // another thread destroys it: the driver has, and its handle is used again
+    }
+  }
+  add(handle, properties);
 }
 
 void stream_pools::know(CUmemoryPool handle) {
@@ -97,58 +107,104 @@ void stream_pools::set(CUmemoryPool handle, CUmemPool_attribute which, const voi
 
 // --- Giving back ---
 
-void stream_pools::look_at_points(pool& of) {
-  std::vector<std::vector<pool_blocks::point>> all;
-  {
-    const std::lock_guard lock(mutex_);
-    for (pool_blocks& one : of.blocks) {
-      const auto found = one.points();
-      all.insert(all.end(), found.begin(), found.end());
-    }
+bool stream_pools::look_at(pool_blocks& of, pool_blocks::point one) {
+  if (one == nullptr) {
+    return false;
   }
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> reached;  // stream, number
-  for (const auto& points : all) {
-    const driver_scope scope(points.front()->context);
-    const auto is_reached = [](const pool_blocks::point& one) {
-      return call_driver<CUresult>(id_cuEventQuery, one->event) == CUDA_SUCCESS;
-    };
-    // Most often all are, or none is.
-    const auto end =
-        is_reached(points.back())
-            ? points.end()
-            : std::partition_point(points.begin(), std::prev(points.end()), is_reached);
-    if (end != points.begin()) {
-      reached.emplace_back(points.front()->stream, (*std::prev(end))->number);
-    }
+  bool is_reached = true;
+  if (const event_use use(*this, one->store); use) {
+    const driver_scope scope(one->context);
+    is_reached = call_driver<CUresult>(id_cuEventQuery, one->event) == CUDA_SUCCESS;
   }
   const std::lock_guard lock(mutex_);
-  for (const auto& [stream, number] : reached) {
-    for (pool_blocks& one : of.blocks) {
-      one.reach(stream, number);
-    }
+  if (is_reached) {
+    of.reach(one->stream, one->number);
   }
-  all.clear();  // their events may go to other threads
+  one.reset();  // its event may go to another thread
+  return is_reached;
 }
 
-bool stream_pools::release(pool& of, std::uint64_t kept) {
+void stream_pools::look_at_points(pool_blocks& of, std::uint64_t stream) {
+  const auto last = [&] {
+    const std::lock_guard lock(mutex_);
+    return of.last_point(stream);
+  };
+  const auto at = [&](std::size_t index) {
+    const std::lock_guard lock(mutex_);
+    return of.point_at(stream, index);
+  };
+  // Most often all are reached, or none is. Otherwise in steps that grow, and then shrink: each
+  // that succeeds takes its points away.
+  if (look_at(of, last())) {
+    return;
+  }
+  std::size_t step = 1;
+  while (look_at(of, at(step - 1))) {
+    step *= 2;
+  }
+  while ((step /= 2) != 0) {
+    static_cast<void>(look_at(of, at(step - 1)));
+  }
+}
+
+void stream_pools::look_at_points(pool& of) {
+  for (pool_blocks& one : of.blocks) {
+    std::vector<std::uint64_t> streams;
+    {
+      const std::lock_guard lock(mutex_);
+      streams = one.waiting_streams();
+    }
+    for (const std::uint64_t stream : streams) {
+      look_at_points(one, stream);
+    }
+  }
+}
+
+std::optional<std::pair<pool_blocks*, CUdeviceptr>> stream_pools::take_range(pool& of,
+                                                                             std::size_t excess,
+                                                                             bound kept_is) {
+  auto& [small, other] = of.blocks;  // ranges of the first are the smallest that there are
+  for (pool_blocks* const one : {&small, &other}) {
+    const auto begin = excess == 0                  ? std::nullopt
+                       : kept_is == bound::at_least ? one->take_largest_range(excess)
+                                                    : one->take_smallest_range(excess);
+    if (begin) {
+      return std::pair(one, *begin);
+    }
+  }
+  for (pool_blocks* const one : {&other, &small}) {
+    const bool may_take = excess != 0 && kept_is == bound::at_most;
+    if (const auto begin = may_take ? one->take_largest_range(excess) : std::nullopt) {
+      return std::pair(one, *begin);
+    }
+  }
+  return std::nullopt;
+}
+
+bool stream_pools::release(pool& of, std::uint64_t kept, bound kept_is) {
   look_at_points(of);
   ranges gone;  // their parts of the account are returned without the lock
   bool is_pending = false;
   {
     const std::lock_guard lock(mutex_);
-    for (pool_blocks& blocks : of.blocks) {
-      for (const CUdeviceptr begin : blocks.take_ranges(less(of.amounts.reserved, kept))) {
-        auto taken = ranges_.extract(begin);
-        const std::size_t bytes = taken.mapped()->bytes;
-        if (taken.mapped()->users != 0) {
-          blocks.add_range(begin, bytes);
-          ranges_.insert(std::move(taken));
-          continue;
-        }
-        of.amounts.reserved -= bytes;
-        cached_.fetch_sub(bytes, std::memory_order_relaxed);
-        gone.insert(std::move(taken));
+    std::vector<std::pair<pool_blocks*, CUdeviceptr>> held;
+    while (const auto found = take_range(of, less(of.amounts.reserved, kept), kept_is)) {
+      const auto [blocks, begin] = *found;
+      auto taken = ranges_.extract(begin);
+      const std::size_t bytes = taken.mapped()->bytes;
+      of.amounts.reserved -= bytes;
+      if (taken.mapped()->users != 0) {
+        held.push_back(*found);
+        ranges_.insert(std::move(taken));
+        continue;
       }
+      cached_.fetch_sub(bytes, std::memory_order_relaxed);
+      gone.insert(std::move(taken));
+    }
+    for (const auto& [blocks, begin] : held) {
+      const std::size_t bytes = ranges_.at(begin)->bytes;
+      blocks->add_range(begin, bytes);
+      of.amounts.reserved += bytes;
     }
     ranges_count_.store(ranges_.size(), std::memory_order_relaxed);
     is_pending = of.amounts.reserved > kept && of.has_points();
@@ -156,7 +212,8 @@ bool stream_pools::release(pool& of, std::uint64_t kept) {
   if (!gone.empty()) {
     const memory_pass in_place;
     for (const auto& [begin, one] : gone) {
-      const driver_scope scope(one->chunks.front().context);  // another thread may capture
+      // Another thread may capture.
+      const driver_scope scope(swappable().context_of(one->chunks.front()));
       end_range(begin, *one);
       crash_point("pool_range_ended");
     }
@@ -166,6 +223,7 @@ bool stream_pools::release(pool& of, std::uint64_t kept) {
 
 void stream_pools::release_now() {
   may_release_.store(false, std::memory_order_relaxed);
+  end_deferred();
   bool is_pending = false;
   for (const std::shared_ptr<pool>& one : all_pools()) {
     std::uint64_t kept = 0;
@@ -175,12 +233,12 @@ void stream_pools::release_now() {
       kept = one->threshold;
       has_more = one->amounts.reserved > kept;
     }
-    is_pending |= has_more && release(*one, kept);
-  }
-  if (is_pending) {
-    may_release_.store(true, std::memory_order_relaxed);
+    is_pending |= has_more && release(*one, kept, bound::at_most);
   }
   const std::lock_guard lock(mutex_);
+  if (is_pending || !deferred_.empty()) {
+    may_release_.store(true, std::memory_order_relaxed);
+  }
   std::erase_if(destroyed_, [](const auto& one) { return one->amounts.reserved == 0; });
 }
 
@@ -198,6 +256,12 @@ bool stream_pools::would_fit(std::uint64_t bytes) {
 }
 
 void stream_pools::make_room(std::uint64_t bytes) {
+  if (ranges_count_.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  if (may_release_.load(std::memory_order_relaxed)) {
+    end_deferred();
+  }
   if (cached_.load(std::memory_order_relaxed) == 0) {
     return;
   }
@@ -205,7 +269,7 @@ void stream_pools::make_room(std::uint64_t bytes) {
   for (bool is_pending = true; is_pending && !would_fit(bytes);) {
     is_pending = false;
     for (const std::shared_ptr<pool>& one : all_pools()) {
-      is_pending |= release(*one, 0);
+      is_pending |= release(*one, 0, bound::at_most);
     }
     if (is_pending) {
       usleep(500);
@@ -221,7 +285,8 @@ void stream_pools::trim(CUmemoryPool handle, std::uint64_t kept) {
     found = pool_of(handle);
   }
   if (found != nullptr) {
-    static_cast<void>(release(*found, kept));
+    end_deferred();
+    static_cast<void>(release(*found, kept, bound::at_least));
   }
 }
 
@@ -302,45 +367,47 @@ void stream_pools::end_context(CUcontext ended) {
   {
     const std::lock_guard lock(mutex_);
     places_.clear();
-    if (ranges_.empty() && !spare_.contains(ended)) {
+    if (ranges_.empty() && !events_.contains(ended)) {
       return;
     }
   }
   const driver_scope scope(ended);
   call_driver<CUresult>(id_cuCtxSynchronize);
+  end_events(ended);
+  // What no other context of the device can copy, free_all() has left with this one.
+  ranges left;
+  {
+    const std::lock_guard lock(mutex_);
+    left = ranges_;
+  }
+  std::erase_if(left, [ended](const auto& one) {
+    return swappable().context_of(one.second->chunks.front()) != ended;
+  });
+  const std::vector<std::shared_ptr<pool>> all = all_pools();
   ranges gone;
   {
     const std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<pool>> all = destroyed_;
-    for (const auto& [handle, one] : pools_) {
-      all.push_back(one);
-    }
     for (const std::shared_ptr<pool>& of : all) {
       for (pool_blocks& blocks : of->blocks) {
-        for (const auto& points : blocks.points()) {
-          if (points.front()->context != ended) {
-            continue;
+        for (const std::uint64_t stream : blocks.waiting_streams()) {
+          const pool_blocks::point last = blocks.last_point(stream);
+          if (last->context == ended) {
+            blocks.reach(stream, last->number);
           }
-          for (const pool_blocks::point& one : points) {
-            one->event = nullptr;  // it ends with the context
-          }
-          blocks.reach(points.front()->stream, points.back()->number);
         }
       }
     }
-    spare_.erase(ended);
-    // What no other context of the device can copy, free_all() has left with this one.
-    for (auto one = ranges_.begin(); one != ranges_.end();) {
-      const auto next = std::next(one);
-      if (one->second->chunks.front().context == ended) {
-        pool& of = *one->second->of;
-        const std::size_t used = of.blocks[one->second->kind].remove_range(one->first);
-        of.amounts.used -= used;
-        of.amounts.reserved -= one->second->bytes;
-        cached_.fetch_sub(one->second->bytes - used, std::memory_order_relaxed);
-        gone.insert(ranges_.extract(one));
+    for (const auto& [begin, which] : left) {
+      const auto one = ranges_.find(begin);
+      if (one == ranges_.end() || one->second != which) {
+        continue;  // another thread has given it back
       }
-      one = next;
+      pool& of = *which->of;
+      const std::size_t used = of.blocks[which->kind].remove_range(begin);
+      of.amounts.used -= used;
+      of.amounts.reserved -= which->bytes;
+      cached_.fetch_sub(which->bytes - used, std::memory_order_relaxed);
+      gone.insert(ranges_.extract(one));
     }
     ranges_count_.store(ranges_.size(), std::memory_order_relaxed);
   }

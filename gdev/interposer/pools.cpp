@@ -96,6 +96,16 @@ bool stream_pools::find(CUdeviceptr address, CUdeviceptr* begin, std::size_t* by
   return in.of->blocks[in.kind].find(address, begin, bytes);
 }
 
+bool stream_pools::reaches_into(CUdeviceptr address, std::size_t bytes) {
+  if (ranges_count_.load(std::memory_order_relaxed) == 0) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto next = ranges_.upper_bound(address);
+  return range_at(address) != ranges_.end() ||
+         (next != ranges_.end() && next->first - address < bytes);
+}
+
 bool stream_pools::find_place(CUstream stream, place& found) {
   unsigned long long number = 0;  // no other stream gets it, also after this one's end
   if (call_driver<CUresult>(id_cuStreamGetId, stream, &number) != CUDA_SUCCESS) {
@@ -149,6 +159,34 @@ std::shared_ptr<stream_pools::pool> stream_pools::find_pool(CUmemoryPool handle,
   return nullptr;
 }
 
+// --- Events ---
+
+stream_pools::event_use::event_use(stream_pools& of, std::shared_ptr<event_store> store)
+    : of_(of), store_(std::move(store)) {
+  const std::lock_guard lock(of_.mutex_);
+  is_there_ = !store_->is_over;
+  store_->users += is_there_ ? 1 : 0;
+}
+
+stream_pools::event_use::~event_use() {
+  const std::lock_guard lock(of_.mutex_);
+  store_->users -= is_there_ ? 1 : 0;
+  if (store_->users == 0 && store_->is_over) {
+    of_.unused_.notify_all();
+  }
+}
+
+void stream_pools::end_events(CUcontext ended) {
+  std::unique_lock lock(mutex_);
+  const auto found = events_.extract(ended);
+  if (found.empty()) {
+    return;
+  }
+  const std::shared_ptr<event_store> store = found.mapped();
+  store->is_over = true;
+  unused_.wait(lock, [&] { return store->users == 0; });
+}
+
 // --- Pools ---
 
 void stream_pools::add_default(CUmemoryPool handle, CUdevice device) {
@@ -188,6 +226,11 @@ bool stream_pools::has_after(pool& from, std::size_t bytes) {
   return from.blocks[bytes < large ? 0 : 1].has_after(bytes);
 }
 
+bool stream_pools::is_shared(const pool& one) {
+  const std::lock_guard lock(mutex_);
+  return one.is_shared;
+}
+
 bool stream_pools::take_after(pool& from, std::size_t bytes, CUstream stream,
                               CUdeviceptr* address) {
   pool_blocks& blocks = from.blocks[bytes < large ? 0 : 1];
@@ -201,8 +244,10 @@ bool stream_pools::take_after(pool& from, std::size_t bytes, CUstream stream,
     *address = *found;
     note_used(from, pool_blocks::rounded(bytes));
   }
-  const bool waits =
-      call_driver<CUresult>(id_cuStreamWaitEvent, stream, after->event, 0U) == CUDA_SUCCESS;
+  bool waits = true;
+  if (const event_use use(*this, after->store); use) {
+    waits = call_driver<CUresult>(id_cuStreamWaitEvent, stream, after->event, 0U) == CUDA_SUCCESS;
+  }
   const std::lock_guard lock(mutex_);
   if (!waits) {
     note_unused(from, blocks.begin_free(*address));
@@ -247,6 +292,9 @@ stream_pools::answer stream_pools::allocate(CUdeviceptr* address, std::size_t by
     return std::nullopt;
   }
   const CUresult result = grow(from, bytes, where, address);
+  if (result != CUDA_SUCCESS && is_shared(*from)) {
+    return std::nullopt;
+  }
   return result == CUDA_ERROR_OUT_OF_MEMORY && may_add && take_after(*from, bytes, stream, address)
              ? CUDA_SUCCESS
              : result;
@@ -289,7 +337,12 @@ CUresult stream_pools::make_range(const std::shared_ptr<pool>& to, std::size_t b
     return result;
   }
   crash_point("pool_range_made");
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (to->is_shared) {  // meanwhile; share() has not seen this range
+    lock.unlock();
+    end_range(begin, *made);
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
   pool_blocks& blocks = to->blocks[made->kind];
   blocks.add_range(begin, made->bytes);
   to->amounts.reserved += made->bytes;
@@ -320,23 +373,31 @@ pool_blocks::point stream_pools::record(CUstream stream, const place& where, std
   made->context = where.context;
   {
     const std::lock_guard lock(mutex_);
-    std::vector<CUevent>& spare = spare_[where.context];
-    made->spare = &spare;
-    if (!spare.empty()) {
-      made->event = spare.back();
-      spare.pop_back();
+    std::shared_ptr<event_store>& store = events_[where.context];
+    if (store == nullptr) {
+      store = std::make_shared<event_store>();
+    }
+    made->store = store;
+    if (!store->spare.empty()) {
+      made->event = store->spare.back();
+      store->spare.pop_back();
     }
   }
-  if (made->event == nullptr) {
+  const event_use use(*this, made->store);
+  result = use ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (use && made->event == nullptr) {
     const driver_scope scope(where.context);
-    result =
-        call_driver<CUresult>(id_cuEventCreate, &made->event, unsigned{CU_EVENT_DISABLE_TIMING});
+    result = scope.is_there() ? call_driver<CUresult>(id_cuEventCreate, &made->event,
+                                                      unsigned{CU_EVENT_DISABLE_TIMING})
+                              : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (result != CUDA_SUCCESS) {
       made->event = nullptr;
       return nullptr;
     }
   }
-  result = call_driver<CUresult>(id_cuEventRecord, made->event, stream);
+  if (result == CUDA_SUCCESS) {
+    result = call_driver<CUresult>(id_cuEventRecord, made->event, stream);
+  }
   if (result != CUDA_SUCCESS) {
     const std::lock_guard lock(mutex_);
     made.reset();
@@ -381,6 +442,27 @@ stream_pools::answer stream_pools::free_in(CUdeviceptr address, CUstream stream)
   return result;
 }
 
+void stream_pools::end_deferred() {
+  std::vector<deferred> ended;
+  if (has_captures()) {
+    return;  // waiting for a context would end them
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(deferred_);
+  }
+  for (const deferred& one : ended) {
+    {
+      const driver_scope scope(swappable().context_of(one.from->chunks.front()));
+      call_driver<CUresult>(id_cuCtxSynchronize);
+    }
+    const std::lock_guard lock(mutex_);
+    if (one.from->of->blocks[one.from->kind].end_free(one.address, nullptr)) {
+      note_unused(*one.from->of, one.bytes);
+    }
+  }
+}
+
 stream_pools::answer stream_pools::free_now(CUdeviceptr address) {
   const std::optional<freeing> begun = begin_free(address);
   if (!begun.has_value()) {
@@ -390,16 +472,12 @@ stream_pools::answer stream_pools::free_now(CUdeviceptr address) {
   if (bytes == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!has_captures()) {  // it would end them; and CUDA promises no wait for such memory
-    const driver_scope scope(from->chunks.front().context);
-    call_driver<CUresult>(id_cuCtxSynchronize);
-  }
   {
     const std::lock_guard lock(mutex_);
-    if (from->of->blocks[from->kind].end_free(address, nullptr)) {
-      note_unused(*from->of, bytes);
-    }
+    deferred_.push_back({address, bytes, from});
+    may_release_.store(true, std::memory_order_relaxed);
   }
+  end_deferred();
   release_unused();
   return CUDA_SUCCESS;
 }

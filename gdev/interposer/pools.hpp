@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -71,11 +72,15 @@ class stream_pools {
   /** pool: null for the current one of the stream's device. The caller holds no submission. */
   answer allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream);
   answer free_in(CUdeviceptr address, CUstream stream);
-  /** Frees at once: waits for the work before it. */
+  /** Frees at once: waits for the work before it. While graphs are captured, the memory waits for
+   * the next call without captures that gives some back. */
   answer free_now(CUdeviceptr address);
   /** Finds the allocation that contains an address. Returns false if it is none of these. */
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* begin = nullptr,
                           std::size_t* bytes = nullptr, CUmemoryPool* of = nullptr);
+
+  /** Tells whether some of a pool's memory is in a range of addresses, in use or not. */
+  [[nodiscard]] bool reaches_into(CUdeviceptr address, std::size_t bytes);
 
   // --- Giving back ---
 
@@ -91,19 +96,18 @@ class stream_pools {
    * Waits up to a second for work that uses it. The caller holds no submission.
    */
   void make_room(std::uint64_t bytes);
-  /** Gives back what is free of a pool, but for so many bytes. */
+  /** Gives back what is free of a pool, but for at least so many bytes. */
   void trim(CUmemoryPool handle, std::uint64_t kept);
 
   // --- Pools ---
 
   /** Notes a pool, before the program changes how it is used, if it is a default one. */
   void know(CUmemoryPool handle);
-  /** Notes a pool that the program has made. */
-  void add(CUmemoryPool handle, const CUmemPoolProps& properties);
-  /** Takes a pool out of the table, before the driver destroys it. Null: it is not here. */
-  [[nodiscard]] std::shared_ptr<pool> take_out(CUmemoryPool handle);
-  void put_back(const std::shared_ptr<pool>& taken);
-  /** The pool is destroyed. Its memory lives until it is freed. */
+  /** Notes a pool that the program has made, in the place of an old one that had the handle. */
+  void add_new(CUmemoryPool handle, const CUmemPoolProps& properties);
+  /** Returns a pool, or null: it is not here. */
+  [[nodiscard]] std::shared_ptr<pool> get(CUmemoryPool handle);
+  /** The driver has destroyed the pool. Its memory lives until it is freed. */
   void destroy(const std::shared_ptr<pool>& gone);
   [[nodiscard]] pool_amounts amounts(CUmemoryPool handle);
   /** Notes an attribute that the driver has accepted. */
@@ -126,11 +130,37 @@ class stream_pools {
   };
   using ranges = std::map<CUdeviceptr, std::shared_ptr<range>>;
 
+  /** What a number of bytes to keep means. CUDA promises these of thresholds, and of trims. */
+  enum class bound : std::uint8_t { at_most, at_least };
+
   /** A free that has begun. */
   struct freeing {
     std::shared_ptr<range> from;
     std::size_t bytes = 0;     // 0: no allocation begins there
     std::uint64_t number = 0;  // of its point
+  };
+
+  /** Keeps a context from ending while a call of the driver uses one of its events. */
+  class event_use {
+   public:
+    event_use(stream_pools& of, std::shared_ptr<event_store> store);
+    event_use(const event_use&) = delete;
+    event_use& operator=(const event_use&) = delete;
+    ~event_use();
+    /** Tells whether the events may be used. If not, their context ends, and its work is done. */
+    [[nodiscard]] explicit operator bool() const noexcept { return is_there_; }
+
+   private:
+    stream_pools& of_;
+    const std::shared_ptr<event_store> store_;
+    bool is_there_ = false;
+  };
+
+  /** Memory that was freed at once while graphs were captured. */
+  struct deferred {
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    std::shared_ptr<range> from;
   };
 
   struct place {
@@ -143,6 +173,8 @@ class stream_pools {
   [[nodiscard]] static bool would_fit(std::uint64_t bytes);
   [[nodiscard]] bool find_place(CUstream stream, place& found);
   [[nodiscard]] std::shared_ptr<pool> find_pool(CUmemoryPool handle, const place& where);
+  /** Notes a pool, unless it is noted already, or gdev cannot serve it. */
+  void add(CUmemoryPool handle, const CUmemPoolProps& properties);
   /** Notes a pool, if it is a device's default one. */
   void add_default(CUmemoryPool handle, CUdevice device);
   /** Takes what is free for a stream. */
@@ -152,8 +184,10 @@ class stream_pools {
   [[nodiscard]] bool take_after(pool& from, std::size_t bytes, CUstream stream,
                                 CUdeviceptr* address);
   [[nodiscard]] bool has_after(pool& from, std::size_t bytes);
+  [[nodiscard]] bool is_shared(const pool& one);
   CUresult grow(const std::shared_ptr<pool>& to, std::size_t bytes, const place& where,
                 CUdeviceptr* address);
+  /** CUDA_ERROR_NOT_PERMITTED: other devices use the pool meanwhile, so it is the driver's now. */
   CUresult make_range(const std::shared_ptr<pool>& to, std::size_t bytes, const place& where,
                       const std::shared_ptr<holding>& held, CUdeviceptr* address);
   static void end_range(CUdeviceptr begin, range& gone);
@@ -164,16 +198,34 @@ class stream_pools {
                                           CUresult& result);
   /** Asks the driver which points are reached. */
   void look_at_points(pool& of);
-  /** Gives back what is free of a pool, but for so many bytes. Returns whether more is pending. */
-  bool release(pool& of, std::uint64_t kept);
+  void look_at_points(pool_blocks& of, std::uint64_t stream);
+  /** Drops the events of a context that ends, when no call uses them any more. */
+  void end_events(CUcontext ended);
+  /** Returns whether a point is reached; then all up to it are noted as reached. Null: no. */
+  bool look_at(pool_blocks& of, pool_blocks::point one);
+  /**
+   * Gives back what is free of a pool, but for at most or at least so many bytes, as its ranges
+   * allow. Returns whether more is pending.
+   */
+  bool release(pool& of, std::uint64_t kept, bound kept_is);
   void release_now();
+  /** Ends frees that have waited for the end of captures. */
+  void end_deferred();
   [[nodiscard]] std::vector<std::shared_ptr<pool>> all_pools();
 
   // `mutex_` is held for these.
   [[nodiscard]] ranges::iterator range_at(CUdeviceptr address);
+  /**
+   * Takes a range of a pool that has so many bytes too much. If it must not keep more: the smallest
+   * range that has them, or else the largest. If it must not keep less: one that is no larger.
+   */
+  [[nodiscard]] static std::optional<std::pair<pool_blocks*, CUdeviceptr>> take_range(
+      pool& of, std::size_t excess, bound kept_is);
   void note_used(pool& of, std::size_t bytes);
   void note_unused(pool& of, std::size_t bytes);
   [[nodiscard]] std::shared_ptr<pool> pool_of(CUmemoryPool handle) const;
+  /** Takes a pool that is destroyed out of the table, if it is there still. */
+  void retire(const std::shared_ptr<pool>& gone);
   [[nodiscard]] std::vector<std::shared_ptr<range>> hold(const pool* of, CUdeviceptr address,
                                                          std::size_t bytes);
   static void keep_on_gpu(const std::vector<std::shared_ptr<range>>& held);
@@ -183,8 +235,10 @@ class stream_pools {
   std::map<CUmemoryPool, std::shared_ptr<pool>> pools_;
   std::vector<std::shared_ptr<pool>> destroyed_;  // that have memory still
   ranges ranges_;
+  std::vector<deferred> deferred_;
   std::map<std::uint64_t, place> places_;  // of streams, by their numbers
-  std::map<CUcontext, std::vector<CUevent>> spare_;
+  std::map<CUcontext, std::shared_ptr<event_store>> events_;
+  std::condition_variable unused_;               // events of a context that ends
   std::uint64_t last_number_ = 0;                // of a point
   std::atomic<std::uint64_t> cached_ = 0;        // bytes that are not in use
   std::atomic<std::uint64_t> ranges_count_ = 0;  // of ranges_

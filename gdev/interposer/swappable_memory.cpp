@@ -254,6 +254,18 @@ bool swappable_memory::find(CUdeviceptr address, CUdeviceptr* base, std::size_t*
   return true;
 }
 
+bool swappable_memory::reaches_into(CUdeviceptr address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const std::map<CUdeviceptr, range>* const of : {&ranges_, &deferred_}) {
+    const auto next = of->upper_bound(address);
+    if ((next != of->end() && next->first - address < bytes) ||
+        (next != of->begin() && address - std::prev(next)->first < std::prev(next)->second.size)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void swappable_memory::free_deferred() {
   std::map<CUdeviceptr, range> freed;
   if (has_captures()) {
@@ -313,28 +325,45 @@ void swappable_memory::free_all(CUcontext context) {
   }
 }
 
+CUcontext swappable_memory::context_of(const chunk& one) {
+  const std::lock_guard lock(mutex_);
+  return one.context;
+}
+
 void swappable_memory::find_new_context(CUcontext ended) {
-  std::vector<chunk*> left;
+  // Another thread may release chunks meanwhile: they are looked up anew after calls of the driver.
+  const auto is_left = [ended](const chunk* one) { return one->context == ended; };
+  CUdevice owner = 0;
   {
     const std::lock_guard lock(mutex_);
-    std::copy_if(others_.begin(), others_.end(), std::back_inserter(left),
-                 [ended](const chunk* one) { return one->context == ended; });
+    const auto one = std::find_if(others_.begin(), others_.end(), is_left);
+    if (one == others_.end()) {
+      return;
+    }
+    owner = (*one)->device();
   }
-  if (left.empty()) {
-    return;
-  }
+  CUcontext found = nullptr;
   for (const CUcontext other : all_contexts()) {
     const driver_scope scope(other);
     CUdevice device = 0;
     if (scope.is_there() && call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS &&
-        device == left.front()->device()) {
-      for (chunk* const one : left) {
-        one->context = other;
-      }
-      return;
+        device == owner) {
+      found = other;
+      break;
     }
   }
-  wire_all(left);
+  std::vector<host_place> places;
+  {
+    const std::lock_guard lock(mutex_);
+    for (chunk* const one : others_) {
+      if (is_left(one) && found != nullptr) {
+        one->context = found;
+      } else if (is_left(one)) {
+        stay(*one, places);
+      }
+    }
+  }
+  give_places(std::move(places));
 }
 
 CUresult swappable_memory::give_access(CUdevice owner, CUdevice user) {

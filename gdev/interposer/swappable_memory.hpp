@@ -79,6 +79,8 @@ class swappable_memory {
   void free_all(CUcontext context);
   /** Finds the allocation that contains an address. Returns false if it is none of these. */
   [[nodiscard]] bool find(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes);
+  /** Tells whether some of an allocation's memory is in a range of addresses. */
+  [[nodiscard]] bool reaches_into(CUdeviceptr address, std::size_t bytes);
   /** Lets another device use the allocations of one, also later ones. Holds a submission. */
   CUresult give_access(CUdevice owner, CUdevice user);
   /** Returns the access to memory of a device: its own, and that of devices it was given to. */
@@ -91,7 +93,9 @@ class swappable_memory {
   /** Releases a chunk. The caller holds a memory_pass. */
   void remove(chunk& gone);
   /** Keeps a chunk on the GPU. The caller holds a submission. */
-  void wire(chunk& wired) { wire_all({&wired}); }
+  void wire(chunk& wired);
+  /** Returns the context in which a chunk is copied: another one after the end of its own. */
+  [[nodiscard]] CUcontext context_of(const chunk& one);
 
   // --- Memory that others know by more than its address (wiring.cpp) ---
 
@@ -172,7 +176,11 @@ class swappable_memory {
   /** Gives back all that a range has, but for what it holds of the account. */
   void unmake(CUdeviceptr address, range& gone);
   void free_deferred();
-  void wire_all(const std::vector<chunk*>& wired);
+  /** Counts a chunk as one that stays on the GPU, and takes out what the host has of it.
+   * `mutex_` is held. */
+  void stay(chunk& wired, std::vector<host_place>& places);
+  /** Gives back what the host has of chunks that stay. */
+  void give_places(std::vector<host_place> places);
   /** Counts a chunk that was made. */
   void count(const chunk& made);
   /** Lets what was in the host's memory leave with the rest from now on: it has. */

@@ -24,33 +24,41 @@ swappable_memory::range* swappable_memory::range_at(CUdeviceptr address, CUdevic
   return &found->second;
 }
 
-void swappable_memory::wire_all(const std::vector<chunk*>& wired) {
-  std::vector<host_place*> places;
-  {
-    const std::lock_guard lock(mutex_);
-    for (chunk* const one : wired) {
-      if (std::exchange(one->is_wired, true)) {
-        continue;
-      }
-      // All is on the GPU, but in a broken context: the gate opens only when all is in.
-      if (one->on_host == nullptr) {
-        size_ -= one->bytes;
-        resident_ -= one->handle != 0 ? one->bytes : 0;
-      }
-      for (host_place& part : one->places) {
-        places.push_back(&part);
-      }
-    }
-    publish_memory(size_, resident_);
+void swappable_memory::stay(chunk& wired, std::vector<host_place>& places) {
+  if (std::exchange(wired.is_wired, true)) {
+    return;
   }
-  crash_point("wired");
-  for (host_place* const one : places) {
-    give_place(*one);
+  // All is on the GPU, but in a broken context: the gate opens only when all is in.
+  if (wired.on_host == nullptr) {
+    size_ -= wired.bytes;
+    resident_ -= wired.handle != 0 ? wired.bytes : 0;
+  }
+  publish_memory(size_, resident_);
+  for (host_place& part : wired.places) {
+    places.push_back(part);
+    part.copy = nullptr;
+    part.file = swap_file::none;
   }
 }
 
+void swappable_memory::give_places(std::vector<host_place> places) {
+  crash_point("wired");
+  for (host_place& one : places) {
+    give_place(one);
+  }
+}
+
+void swappable_memory::wire(chunk& wired) {
+  std::vector<host_place> places;
+  {
+    const std::lock_guard lock(mutex_);
+    stay(wired, places);
+  }
+  give_places(std::move(places));
+}
+
 bool swappable_memory::wire(CUdeviceptr address) {
-  std::vector<chunk*> all;
+  std::vector<host_place> places;
   {
     const std::lock_guard lock(mutex_);
     CUdeviceptr begin = 0;
@@ -59,10 +67,10 @@ bool swappable_memory::wire(CUdeviceptr address) {
       return false;
     }
     for (chunk& one : found->chunks) {
-      all.push_back(&one);
+      stay(one, places);
     }
   }
-  wire_all(all);
+  give_places(std::move(places));
   return true;
 }
 

@@ -196,6 +196,12 @@ bool device::has_whole_mappings(CUdeviceptr address, std::size_t bytes) {
   return true;
 }
 
+bool device::is_in_allocation(CUdeviceptr address) {
+  const auto found = ranges_.upper_bound(address);
+  return found != ranges_.begin() && std::prev(found)->second.is_allocation &&
+         address - std::prev(found)->first < std::prev(found)->second.bytes;
+}
+
 CUresult device::map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<allocation_handle> which = find_handle(handle);
@@ -233,7 +239,7 @@ CUresult device::retain(CUmemGenericAllocationHandle* handle, CUdeviceptr addres
 
 CUresult device::unmap(CUdeviceptr address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (!has_whole_mappings(address, bytes)) {
+  if (!has_whole_mappings(address, bytes) || is_in_allocation(address)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   mapped_.erase(mapped_.lower_bound(address), mapped_.lower_bound(address + bytes));

@@ -38,7 +38,15 @@ struct event {
   stream* recorded_in = nullptr;
   std::uint64_t ticket = 0;
   std::shared_ptr<std::uint64_t> at_ns;  // when it was reached
+  std::shared_ptr<void> captured;        // the capture in which it was recorded
+  CUcontext context = nullptr;           // that ends it
 };
+
+/** Returns an event. Ends the process if its context has ended, or if it is null: that is a fault
+ * of the caller, which a vendor's driver need not see. */
+event& live(CUevent handle) noexcept;
+/** The context has ended, and all events with it. */
+void end_events_of(CUcontext ended);
 
 class device {
  public:
@@ -139,6 +147,8 @@ class device {
   /** Tells whether a range cuts no mapping. `mutex_` is held. */
   [[nodiscard]] bool has_whole_mappings(CUdeviceptr address, std::size_t bytes);
   gpu_memory& host_memory();
+  /** Tells whether an address is in what allocate() has made. `mutex_` is held. */
+  [[nodiscard]] bool is_in_allocation(CUdeviceptr address);
   stream& find(CUstream where, bool is_per_thread);
   void free_range(std::map<CUdeviceptr, range>::iterator which);
 
@@ -153,6 +163,9 @@ class device {
   std::set<stream*> blocking_;  // these wait for the default stream, and it for them
   std::set<stream*> non_blocking_;
 };
+
+/** Gives an allocation the access that its pool has. */
+CUresult give_pool_access(CUmemoryPool from, CUdeviceptr address);
 
 /** The device of this process; made by the first call. */
 device& the_device();

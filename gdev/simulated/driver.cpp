@@ -1,13 +1,17 @@
 /** The simulated driver: initialization, the device, contexts, memory. */
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "simulated/captures.hpp"
 #include "simulated/device.hpp"
 #include "simulated/exports.hpp"
 
@@ -38,8 +42,66 @@ thread_local std::vector<CUcontext>& current = *new std::vector<CUcontext>;
 
 CUcontext handle_of(context& which) noexcept { return reinterpret_cast<CUcontext>(&which); }
 
+/** The contexts that are no primary ones. */
+struct all_contexts {
+  std::mutex mutex;
+  std::set<CUcontext> all;
+};
+
+all_contexts& contexts() {
+  static auto* const only = new all_contexts;
+  return *only;
+}
+
 bool is_over(CUcontext which) noexcept {
-  return which == handle_of(primary()) && primary().users == 0;
+  if (which == handle_of(primary())) {
+    return primary().users == 0;
+  }
+  const std::lock_guard lock(contexts().mutex);
+  return !contexts().all.contains(which);
+}
+
+/** Makes a context that is no primary one, with its memory. */
+CUresult make_context(CUcontext* made) {
+  auto owner = std::make_unique<context>();
+  const CUresult result = the_device().take("GDEV_SIMULATED_CONTEXT", owner->memory);
+  if (result == CUDA_SUCCESS) {
+    *made = handle_of(*owner.release());
+    const std::lock_guard lock(contexts().mutex);
+    contexts().all.insert(*made);
+  }
+  return result;
+}
+
+/** Ends what a context owns. */
+void end_what_is_in(CUcontext ended) {
+  end_captures_of(ended);
+  end_events_of(ended);
+}
+
+/** Ends a context that is no primary one. */
+void end_context(CUcontext ended) {
+  end_what_is_in(ended);
+  std::erase(current, ended);
+  {
+    const std::lock_guard lock(contexts().mutex);
+    contexts().all.erase(ended);
+  }
+  delete reinterpret_cast<context*>(ended);
+}
+
+CUresult release_primary() {
+  const std::lock_guard lock(primary().mutex);
+  if (primary().users == 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (--primary().users == 0) {
+    the_device().wait_for_all();
+    the_device().free_all();
+    primary().memory = {};
+    end_what_is_in(handle_of(primary()));
+  }
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -138,16 +200,7 @@ GDEV_EXPORT(cuDevicePrimaryCtxRetain, CUcontext* made, CUdevice /*device*/) {
 }
 
 GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) {
-  const std::lock_guard lock(primary().mutex);
-  if (primary().users == 0) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
-  if (--primary().users == 0) {
-    the_device().wait_for_all();
-    the_device().free_all();
-    primary().memory = {};
-  }
-  return CUDA_SUCCESS;
+  return gdev::simulated::release_primary();
 }
 
 GDEV_EXPORT(cuDevicePrimaryCtxSetFlags, CUdevice /*device*/, unsigned /*flags*/) {
@@ -163,15 +216,14 @@ GDEV_EXPORT(cuDevicePrimaryCtxGetState, CUdevice /*device*/, unsigned* flags, in
 
 GDEV_EXPORT(cuDevicePrimaryCtxReset, CUdevice /*device*/) {
   the_device().free_all();
+  gdev::simulated::end_what_is_in(handle_of(primary()));
   return CUDA_SUCCESS;
 }
 
 GDEV_EXPORT(cuCtxCreate, CUcontext* made, CUctxCreateParams* /*parameters*/, unsigned /*flags*/,
             CUdevice /*device*/) {
-  auto owner = std::make_unique<gdev::simulated::context>();
-  const CUresult result = the_device().take("GDEV_SIMULATED_CONTEXT", owner->memory);
+  const CUresult result = gdev::simulated::make_context(made);
   if (result == CUDA_SUCCESS) {
-    *made = handle_of(*owner.release());
     current.push_back(*made);
   }
   return result;
@@ -179,9 +231,40 @@ GDEV_EXPORT(cuCtxCreate, CUcontext* made, CUctxCreateParams* /*parameters*/, uns
 
 GDEV_EXPORT(cuCtxDestroy, CUcontext ended) {
   the_device().wait_for_all();
-  std::erase(current, ended);
-  delete reinterpret_cast<gdev::simulated::context*>(ended);
+  gdev::simulated::end_context(ended);
   return CUDA_SUCCESS;
+}
+
+// --- Green contexts: they hold the primary one, which has their memory ---
+
+GDEV_EXPORT(cuDeviceGetDevResource, CUdevice /*device*/, CUdevResource* found,
+            CUdevResourceType /*type*/) {
+  *found = {};
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuDevResourceGenerateDesc, CUdevResourceDesc* made, CUdevResource* /*all*/,
+            unsigned /*count*/) {
+  *made = nullptr;
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuGreenCtxCreate, CUgreenCtx* made, CUdevResourceDesc /*of*/, CUdevice device,
+            unsigned /*flags*/) {
+  CUcontext unused = nullptr;
+  const CUresult result = cuDevicePrimaryCtxRetain(&unused, device);
+  return result == CUDA_SUCCESS ? gdev::simulated::make_context(reinterpret_cast<CUcontext*>(made))
+                                : result;
+}
+
+GDEV_EXPORT(cuCtxFromGreenCtx, CUcontext* found, CUgreenCtx of) {
+  *found = reinterpret_cast<CUcontext>(of);
+  return CUDA_SUCCESS;
+}
+
+GDEV_EXPORT(cuGreenCtxDestroy, CUgreenCtx ended) {
+  gdev::simulated::end_context(reinterpret_cast<CUcontext>(ended));
+  return gdev::simulated::release_primary();
 }
 
 GDEV_EXPORT(cuCtxSetCurrent, CUcontext chosen) {
@@ -273,6 +356,9 @@ GDEV_EXPORT(cuMemCreate, CUmemGenericAllocationHandle* handle, std::size_t bytes
             const CUmemAllocationProp* properties, unsigned long long /*flags*/) {
   if (has_ended) {
     return CUDA_ERROR_DEINITIALIZED;
+  }
+  if (const char* const given = std::getenv("GDEV_SIMULATED_CREATE_MS"); given != nullptr) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(given)));
   }
   const bool is_known =
       properties != nullptr && (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ||

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "simulated/captures.hpp"
 #include "simulated/exports.hpp"
-#include "simulated/graphs.hpp"
 
 namespace gdev::simulated {
 
@@ -25,7 +25,19 @@ struct executable {
 std::mutex mutex;  // guards all below
 std::vector<chunk> cached;
 std::vector<executable*> executables;
-std::map<CUstream, graph*> captures;
+/** A capture: of the stream in which it began, and of those that have joined it. */
+struct capture {
+  graph* to = nullptr;
+  CUstream origin = nullptr;
+  CUcontext context = nullptr;
+  bool is_valid = true;
+};
+std::map<CUstream, std::shared_ptr<capture>> captures;
+
+/** Ends a capture in all its streams. `mutex` is held. */
+void end(const std::shared_ptr<capture>& which) {
+  std::erase_if(captures, [&](const auto& one) { return one.second == which; });
+}
 
 graph& of(CUgraph handle) noexcept { return *reinterpret_cast<graph*>(handle); }
 executable& of(CUgraphExec handle) noexcept { return *reinterpret_cast<executable*>(handle); }
@@ -60,8 +72,44 @@ bool capture_allocation(CUstream where, std::size_t bytes, CUdeviceptr* address)
   if (found == captures.end()) {
     return false;
   }
-  *address = reinterpret_cast<CUdeviceptr>(add_node(*found->second, bytes));
+  *address = reinterpret_cast<CUdeviceptr>(add_node(*found->second->to, bytes));
   return true;
+}
+
+bool capture_record(event& which, CUstream where) {
+  const std::lock_guard lock(mutex);
+  const auto found = captures.find(where);
+  const std::lock_guard event_lock(which.mutex);
+  which.captured = found == captures.end() ? nullptr : found->second;
+  return which.captured != nullptr;
+}
+
+bool join_capture(CUstream where, event& which) {
+  const std::lock_guard lock(mutex);
+  const std::lock_guard event_lock(which.mutex);
+  if (which.captured != nullptr) {
+    captures.try_emplace(where, std::static_pointer_cast<capture>(which.captured));
+  }
+  return which.captured != nullptr;
+}
+
+void end_capture_of(CUstream ended) {
+  const std::lock_guard lock(mutex);
+  const auto found = captures.find(ended);
+  if (found == captures.end()) {
+    return;
+  }
+  const std::shared_ptr<capture> of = found->second;
+  of->is_valid = false;
+  captures.erase(found);
+  if (of->origin == ended) {
+    end(of);
+  }
+}
+
+void end_captures_of(CUcontext ended) {
+  const std::lock_guard lock(mutex);
+  std::erase_if(captures, [ended](const auto& one) { return one.second->context == ended; });
 }
 
 }  // namespace gdev::simulated
@@ -157,7 +205,10 @@ GDEV_EXPORT(cuDeviceGraphMemTrim, CUdevice /*device*/) {
 
 GDEV_EXPORT(cuStreamBeginCapture, CUstream where, CUstreamCaptureMode /*mode*/) {
   const std::lock_guard lock(mutex);
-  captures[where] = new graph;
+  if (captures.contains(where)) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  captures[where] = std::make_shared<capture>(capture{new graph, where, current_context()});
   return CUDA_SUCCESS;
 }
 
@@ -167,14 +218,25 @@ GDEV_EXPORT(cuStreamEndCapture, CUstream where, CUgraph* made) {
   if (found == captures.end()) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }
-  *made = reinterpret_cast<CUgraph>(found->second);
-  captures.erase(found);
+  const std::shared_ptr<capture> of = found->second;
+  *made = nullptr;
+  if (of->origin != where) {
+    of->is_valid = false;
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  end(of);
+  if (!of->is_valid) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  *made = reinterpret_cast<CUgraph>(of->to);
   return CUDA_SUCCESS;
 }
 
 GDEV_EXPORT(cuStreamIsCapturing, CUstream where, CUstreamCaptureStatus* status) {
   const std::lock_guard lock(mutex);
-  *status =
-      captures.contains(where) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  const auto found = captures.find(where);
+  *status = found == captures.end()   ? CU_STREAM_CAPTURE_STATUS_NONE
+            : found->second->is_valid ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                      : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   return CUDA_SUCCESS;
 }

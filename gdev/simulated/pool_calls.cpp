@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "simulated/device.hpp"
 #include "simulated/exports.hpp"
@@ -14,6 +15,7 @@ struct pool {
   CUmemPoolProps properties{};
   cuuint64_t threshold = 0;
   std::map<CUmemPool_attribute, int> flags;  // that were set; others are 1
+  std::vector<CUmemAccessDesc> access;
 };
 
 struct all_pools {
@@ -42,6 +44,23 @@ all_pools& pools() {
 }
 
 }  // namespace
+
+CUresult give_pool_access(CUmemoryPool from, CUdeviceptr address) {
+  std::vector<CUmemAccessDesc> given;
+  {
+    const std::lock_guard lock(pools().mutex);
+    if (const pool* const found = pools().find(from); found != nullptr) {
+      given = found->access;
+    }
+  }
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  CUresult result = the_device().range_of(&base, &bytes, address);
+  for (const CUmemAccessDesc& one : given) {
+    result = result == CUDA_SUCCESS ? the_device().set_access(base, bytes, one) : result;
+  }
+  return result;
+}
 
 }  // namespace gdev::simulated
 
@@ -137,7 +156,10 @@ GDEV_EXPORT(cuMemPoolGetAttribute, CUmemoryPool which, CUmemPool_attribute what,
 GDEV_EXPORT(cuMemPoolSetAccess, CUmemoryPool which, const CUmemAccessDesc* access,
             std::size_t count) {
   const std::lock_guard lock(pools().mutex);
-  return pools().find(which) == nullptr || access == nullptr || count == 0
-             ? CUDA_ERROR_INVALID_VALUE
-             : CUDA_SUCCESS;
+  pool* const found = pools().find(which);
+  if (found == nullptr || access == nullptr || count == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  found->access.insert(found->access.end(), access, access + count);
+  return CUDA_SUCCESS;
 }

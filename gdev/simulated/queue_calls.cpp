@@ -1,6 +1,8 @@
 /** The simulated driver: streams, events, copies, modules and launches. */
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -8,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "simulated/captures.hpp"
 #include "simulated/device.hpp"
 #include "simulated/exports.hpp"
-#include "simulated/graphs.hpp"
 #include "simulated/kernels.hpp"
 
 namespace gdev::simulated {
@@ -66,14 +68,43 @@ CUresult launch(kernel which, void** parameters, CUstream where, bool is_per_thr
   return CUDA_SUCCESS;
 }
 
+/** All events that programs have; those that ended with their contexts stay, without one. */
+struct all_events {
+  std::mutex mutex;
+  std::set<event*> all;
+};
+
+all_events& events() {
+  static auto* const only = new all_events;  // never ended, as the device
+  return *only;
+}
+
 }  // namespace
+
+event& live(CUevent handle) noexcept {
+  auto* const found = reinterpret_cast<event*>(handle);
+  if (found == nullptr || found->context == nullptr) {
+    std::fprintf(stderr, "simulated GPU: an event is used that is null or has ended\n");
+    std::abort();
+  }
+  return *found;
+}
+
+void end_events_of(CUcontext ended) {
+  const std::lock_guard lock(events().mutex);
+  for (event* const one : events().all) {
+    one->context = one->context == ended ? nullptr : one->context;
+  }
+}
 
 }  // namespace gdev::simulated
 
 using gdev::simulated::copy;
 using gdev::simulated::copy_and_wait;
 using gdev::simulated::event;
+using gdev::simulated::events;
 using gdev::simulated::launch;
+using gdev::simulated::live;
 using gdev::simulated::module;
 using gdev::simulated::pointer;
 using gdev::simulated::the_device;
@@ -88,25 +119,41 @@ GDEV_EXPORT(cuStreamCreateWithPriority, CUstream* made, unsigned flags, int /*pr
   return the_device().create_stream(made, (flags & CU_STREAM_NON_BLOCKING) == 0);
 }
 
-GDEV_EXPORT(cuStreamDestroy, CUstream ended) { return the_device().destroy_stream(ended); }
+GDEV_EXPORT(cuStreamDestroy, CUstream ended) {
+  gdev::simulated::end_capture_of(ended);
+  return the_device().destroy_stream(ended);
+}
 
 GDEV_EXPORT(cuEventCreate, CUevent* made, unsigned /*flags*/) {
-  *made = reinterpret_cast<CUevent>(new event);
+  const CUcontext context = gdev::simulated::current_context();
+  if (context == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  auto* const owner = new event;
+  owner->context = context;
+  *made = reinterpret_cast<CUevent>(owner);
+  const std::lock_guard lock(events().mutex);
+  events().all.insert(owner);
   return CUDA_SUCCESS;
 }
 
 GDEV_EXPORT(cuEventDestroy, CUevent ended) {
-  delete reinterpret_cast<event*>(ended);
+  auto* const gone = &live(ended);
+  {
+    const std::lock_guard lock(events().mutex);
+    events().all.erase(gone);
+  }
+  delete gone;
   return CUDA_SUCCESS;
 }
 
 GDEV_EXPORT(cuCtxRecordEvent, CUcontext /*context*/, CUevent which) {
-  the_device().record_all(*reinterpret_cast<event*>(which));
+  the_device().record_all(live(which));
   return CUDA_SUCCESS;
 }
 
 GDEV_EXPORT(cuEventQuery, CUevent which) {
-  event& asked = *reinterpret_cast<event*>(which);
+  event& asked = live(which);
   const std::lock_guard lock(asked.mutex);
   return asked.recorded_in == nullptr || asked.recorded_in->is_done(asked.ticket)
              ? CUDA_SUCCESS
@@ -114,7 +161,7 @@ GDEV_EXPORT(cuEventQuery, CUevent which) {
 }
 
 GDEV_EXPORT(cuEventSynchronize, CUevent which) {
-  event& asked = *reinterpret_cast<event*>(which);
+  event& asked = live(which);
   asked.mutex.lock();
   const auto* const stream = asked.recorded_in;
   const std::uint64_t ticket = asked.ticket;
@@ -129,7 +176,7 @@ GDEV_EXPORT(cuEventElapsedTime, float* milliseconds, CUevent begin, CUevent end)
   if (cuEventQuery(begin) != CUDA_SUCCESS || cuEventQuery(end) != CUDA_SUCCESS) {
     return CUDA_ERROR_NOT_READY;
   }
-  const auto at = [](CUevent which) { return *reinterpret_cast<event*>(which)->at_ns; };
+  const auto at = [](CUevent which) { return *live(which).at_ns; };
   *milliseconds = static_cast<float>(at(end) - at(begin)) / 1e6F;
   return CUDA_SUCCESS;
 }

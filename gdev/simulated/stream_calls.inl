@@ -23,12 +23,16 @@ GDEV_EXPORT(GDEV_PTSZ(cuStreamGetCtx), CUstream /*where*/, CUcontext* found) {
 }
 
 GDEV_EXPORT(GDEV_PTSZ(cuStreamWaitEvent), CUstream where, CUevent which, unsigned /*flags*/) {
-  the_device().wait_in(where, GDEV_PER_THREAD, *reinterpret_cast<event*>(which));
+  if (!gdev::simulated::join_capture(where, live(which))) {
+    the_device().wait_in(where, GDEV_PER_THREAD, live(which));
+  }
   return CUDA_SUCCESS;
 }
 
 GDEV_EXPORT(GDEV_PTSZ(cuEventRecord), CUevent which, CUstream where) {
-  the_device().record(*reinterpret_cast<event*>(which), where, GDEV_PER_THREAD);
+  if (!gdev::simulated::capture_record(live(which), where)) {
+    the_device().record(live(which), where, GDEV_PER_THREAD);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -93,8 +97,9 @@ GDEV_EXPORT(GDEV_PTSZ(cuMemAllocAsync), CUdeviceptr* address, std::size_t bytes,
 }
 
 GDEV_EXPORT(GDEV_PTSZ(cuMemAllocFromPoolAsync), CUdeviceptr* address, std::size_t bytes,
-            CUmemoryPool, CUstream) {
-  return the_device().allocate(address, bytes);
+            CUmemoryPool from, CUstream) {
+  const CUresult result = the_device().allocate(address, bytes);
+  return result == CUDA_SUCCESS ? gdev::simulated::give_pool_access(from, *address) : result;
 }
 
 GDEV_EXPORT(GDEV_PTSZ(cuMemFreeAsync), CUdeviceptr address, CUstream) {

@@ -227,26 +227,39 @@ int main(int count, char** words) {
       used.erase(one);
     } else if (what < 97) {
       const std::uint64_t to = number - std::min<std::uint64_t>(number, below(6));
-      for (const auto& points : blocks.points()) {
-        if (!std::is_sorted(points.begin(), points.end(),
-                            [](const auto& a, const auto& b) { return a->number < b->number; })) {
-          fail("the order of points", step);
+      for (const std::uint64_t of : blocks.waiting_streams()) {
+        const pool_blocks::point last = blocks.last_point(of);
+        std::uint64_t before = 0;
+        for (std::size_t i = 0; before != last->number; ++i) {
+          const pool_blocks::point one = blocks.point_at(of, i);
+          if (one->stream != of || one->number <= before) {
+            fail("the order of points", step);
+          }
+          before = one->number;
+        }
+        if (blocks.point_at(of, range_units * 8) != last) {
+          fail("the last point", step);
         }
       }
       blocks.reach(stream, to);
       naive.reach(stream, to);
     } else {
-      std::size_t most = below(4) * range_units * unit;
-      std::size_t expected = 0;
-      for (const run& one : naive.runs()) {
-        expected += one.units == range_units && naive.at(one.begin).stream == for_all ? 1 : 0;
+      // All ranges have one size.
+      const bool is_there = std::any_of(naive.ranges.begin(), naive.ranges.end(), [&](auto& one) {
+        return std::all_of(one.second.begin(), one.second.end(), [](const cell& each) {
+          return each.user == 0 && each.stream == for_all;
+        });
+      });
+      const bool is_largest = below(2) == 0;
+      const std::size_t limit = range_units * unit - unit + below(3) * unit;
+      const bool has_size = is_largest ? limit >= range_units * unit : limit <= range_units * unit;
+      const std::optional<CUdeviceptr> gone =
+          is_largest ? blocks.take_largest_range(limit) : blocks.take_smallest_range(limit);
+      if (gone.has_value() != (is_there && has_size)) {
+        fail("take a range", step);
       }
-      const std::vector<CUdeviceptr> gone = blocks.take_ranges(most);
-      if (gone.size() != std::min(expected, most / (range_units * unit))) {
-        fail("take_ranges", step);
-      }
-      for (const CUdeviceptr one : gone) {
-        naive.ranges.erase(unit_of(one));
+      if (gone) {
+        naive.ranges.erase(unit_of(*gone));
       }
     }
   }

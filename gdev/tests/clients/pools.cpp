@@ -25,8 +25,12 @@
  *   facts KEY                   "ok BASE BYTES BASE BYTES POOL LEGACY": of cuMemGetAddressRange and
  *                               of attributes; POOL: its key, -1: none, -2: another
  *   export KEY, retain KEY      cuIpcGetMemHandle, cuMemRetainAllocationHandle
+ *   unmap KEY, access KEY       cuMemUnmap, cuMemSetAccess of its own device, and
+ *   map KEY, unreserve KEY      cuMemMap of a new chunk, and cuMemAddressFree, of all of its range
  *   sync_memops KEY             CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
- *   capture STREAM, done STREAM begin and end a capture
+ *   capture STREAM, done STREAM begin and end a capture; after lets another stream join it
+ *   green                       makes a green context the current one; end_green: ends it, and the
+ *                               primary one is current again; release: cuDevicePrimaryCtxRelease
  *   info                        cuMemGetInfo: "ok FREE TOTAL"
  *   fork                        the child initializes CUDA anew, and answers from now on
  */
@@ -266,6 +270,51 @@ CUresult retain(const allocation& of) {
   return cuMemRetainAllocationHandle(&found, reinterpret_cast<void*>(of.address));
 }
 
+/** Treats an allocation as what cuMemAddressReserve() and cuMemMap() have made. */
+CUresult treat(const std::string& how, const allocation& of) {
+  const std::size_t unit = std::size_t{2} << 20;
+  const CUdeviceptr begin = of.address / unit * unit;
+  const std::size_t bytes = (of.bytes + unit - 1) / unit * unit;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  if (how == "access") {
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READ};
+    return cuMemSetAccess(begin, bytes, &access, 1);
+  }
+  if (how == "map") {
+    CUmemGenericAllocationHandle made = 0;
+    if (cuMemCreate(&made, bytes, &properties, 0) != CUDA_SUCCESS) {
+      return CUDA_ERROR_UNKNOWN;
+    }
+    const CUresult result = cuMemMap(begin, bytes, 0, made, 0);
+    cuMemRelease(made);
+    return result;
+  }
+  return how == "unmap" ? cuMemUnmap(begin, bytes) : cuMemAddressFree(begin, bytes);
+}
+
+CUgreenCtx green = nullptr;
+
+CUresult make_green() {
+  CUdevResource resource{};
+  CUdevResourceDesc description = nullptr;
+  CUcontext context = nullptr;
+  CUresult result = cuDeviceGetDevResource(0, &resource, CU_DEV_RESOURCE_TYPE_SM);
+  result = result == CUDA_SUCCESS ? cuDevResourceGenerateDesc(&description, &resource, 1) : result;
+  result = result == CUDA_SUCCESS
+               ? cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM)
+               : result;
+  result = result == CUDA_SUCCESS ? cuCtxFromGreenCtx(&context, green) : result;
+  return result == CUDA_SUCCESS ? cuCtxPushCurrent(context) : result;
+}
+
+CUresult end_green() {
+  CUcontext unused = nullptr;
+  cuCtxPopCurrent(&unused);
+  return cuGreenCtxDestroy(green);
+}
+
 const std::map<std::string, command>& commands() {
   static const std::map<std::string, command> all{
       {"init", [](auto&, auto&) { return init(); }},
@@ -348,6 +397,13 @@ const std::map<std::string, command>& commands() {
          return cuIpcGetMemHandle(&handle, of.memory().address);
        }},
       {"retain", [](auto& of, auto&) { return retain(of.memory()); }},
+      {"unmap", [](auto& of, auto&) { return treat("unmap", of.memory()); }},
+      {"access", [](auto& of, auto&) { return treat("access", of.memory()); }},
+      {"map", [](auto& of, auto&) { return treat("map", of.memory()); }},
+      {"unreserve", [](auto& of, auto&) { return treat("unreserve", of.memory()); }},
+      {"green", [](auto&, auto&) { return make_green(); }},
+      {"end_green", [](auto&, auto&) { return end_green(); }},
+      {"release", [](auto&, auto&) { return cuDevicePrimaryCtxRelease(0); }},
       {"sync_memops",
        [](auto& of, auto&) {
          const unsigned yes = 1;
