@@ -48,6 +48,7 @@ using steady_clock = std::chrono::steady_clock;
 constinit std::mutex asking;  // guards the connection; held while the daemon answers
 daemon_connection daemon_link;
 steady_clock::time_point next_try;  // after a daemon that did not answer in time
+steady_clock::time_point lost_at;   // when a daemon was missed first; zero: it is there
 
 // Guards what follows. Held for moments, but while a client comes back to a daemon: then it says
 // what is in use, and nothing may change until it has its new page.
@@ -107,6 +108,7 @@ void in_child() noexcept {
   known = {};
   was_refused = false;
   next_try = {};
+  lost_at = {};
   home = {};
   forget_host_requests();
   side.store(turn_side::on, std::memory_order_relaxed);
@@ -217,7 +219,18 @@ int ask(message& said, int sent, daemon_connection::descriptors& received) noexc
   if (error == ETIMEDOUT) {
     next_try = steady_clock::now() + retry_interval;
   }
+  if (error == 0) {
+    lost_at = {};
+  } else if (error != ETIMEDOUT && lost_at == steady_clock::time_point{}) {
+    lost_at = steady_clock::now();
+  }
   return error;
+}
+
+/** Tells whether a daemon that gave no answer may be about to be started anew. `asking` is held. */
+bool may_come_back(int error) noexcept {
+  return error != 0 && error != ETIMEDOUT && error != ENOTCONN &&
+         steady_clock::now() - lost_at < restart_time;
 }
 
 /** The same, without descriptors. */
@@ -333,7 +346,7 @@ int try_to_use(std::uint64_t bytes, memory_place where, bool& is_on_host) noexce
     if (use_grant(bytes)) {
       return 0;
     }
-    if (unanswered == 0 && said.error == EAGAIN) {
+    if ((unanswered == 0 && said.error == EAGAIN) || may_come_back(unanswered)) {
       return EAGAIN;
     }
     error = unanswered != 0 ? ENOTCONN : ENOMEM;

@@ -25,6 +25,8 @@ namespace gdev {
 inline constexpr std::chrono::seconds answer_timeout{2};
 /** How long a daemon that did not answer in time is not asked again. */
 inline constexpr std::chrono::seconds retry_interval{5};
+/** How long requests for memory wait for a daemon that has ended, and may be started anew. */
+inline constexpr std::chrono::seconds restart_time{2};
 
 /** Joins the virtual GPU. Returns 0, also if there is nothing to join, or an errno. */
 [[nodiscard]] int join_vgpu() noexcept;
@@ -42,7 +44,7 @@ inline constexpr std::chrono::seconds retry_interval{5};
  * process leaves the GPU: others wait for that, and may never get to it while this waits for them.
  * Waits while others must leave the GPU first: until their turns are over. The caller holds no
  * submission (gate.hpp). Returns 0; ENOMEM: the limit, or more than the GPU can have; ENOTCONN: the
- * grant does not suffice and the daemon does not answer.
+ * grant does not suffice, and the daemon does not answer, or has ended restart_time ago.
  */
 [[nodiscard]] int use_memory(std::uint64_t bytes, memory_place where = memory_place::here,
                              bool* is_on_host = nullptr) noexcept;

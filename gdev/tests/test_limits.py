@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -249,6 +250,25 @@ def test_without_a_daemon_programs_keep_what_they_have(daemon: Daemon) -> None:
         assert program.says("alloc", 1) == OUT_OF_MEMORY
         program.does("free", key)
         program.does("alloc", 4 * MIB)
+
+
+def test_an_allocation_waits_for_a_daemon_that_is_started_anew(daemon: Daemon) -> None:
+    """But not for long if there comes none."""
+    daemon.must("vgpu", "add", "a", "--memory", "48MiB")
+    with ThreadPoolExecutor(1) as beside, daemon.program("a") as program:
+        program.does("init")
+        daemon.kill()
+        answer = beside.submit(program.does, "alloc", 40 * MIB)
+        time.sleep(0.5)
+        daemon.start()
+        answer.result()
+        daemon.kill()
+        begin = time.monotonic()
+        assert program.says("alloc", 40 * MIB) == OUT_OF_MEMORY
+        assert time.monotonic() - begin < 10
+        begin = time.monotonic()
+        assert program.says("alloc", 40 * MIB) == OUT_OF_MEMORY
+        assert time.monotonic() - begin < 1
 
 
 def test_a_daemon_that_hangs_holds_programs_up_for_seconds_only(daemon: Daemon) -> None:
