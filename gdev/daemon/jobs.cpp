@@ -190,6 +190,25 @@ void turns::enqueue_mates(const client& one, std::uint64_t now) {
   }
 }
 
+/**
+ * A client has left, and waits already: for memory that it asked for when it was on its GPU. It and
+ * its mates get the earliest of their places. With two, two jobs could each be the first on one
+ * GPU, and hold it until the longest turn is over.
+ */
+void turns::share_place(client& one, std::uint64_t now) {
+  const std::uint64_t other = place_of_mates(one);
+  const std::uint64_t first = other == 0 ? one.queued : std::min(one.queued, other);
+  one.queued = one.place = first;
+  for (client* const mate : mates_of(one)) {
+    if (mate->now != phase::in && mate->queued != 0) {
+      mate->queued = mate->place = first;
+    } else if (mate->now == phase::entering || is_assembling(*mate)) {
+      mate->place = first;
+    }
+    look_soon(mate->gpu, now);
+  }
+}
+
 void turns::look_soon(std::uint64_t which, std::uint64_t now) {
   if (const auto found = gpus_.find(which); found != gpus_.end()) {
     found->second.deadline_ns = now;

@@ -244,7 +244,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.blocking_ns = 0;
       one.bytes_out = sum(one.bytes_out, a);
       moved();
-      if (one.queued == 0 && (one.has_work || one.pending != 0 || place_of_mates(one) != 0)) {
+      if (one.queued != 0) {
+        share_place(one, now);
+      } else if (one.has_work || one.pending != 0 || place_of_mates(one) != 0) {
         enqueue(one, now);
       }
       break;

@@ -283,6 +283,7 @@ class turns {
   int want_on_host(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool comes_too_soon(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool is_idle_together(client& one, std::uint64_t now);
+  void share_place(client& one, std::uint64_t now);
   void enqueue_mates(const client& one, std::uint64_t now);
   void look_soon(std::uint64_t which, std::uint64_t now);
   void move_back(const job& of);
