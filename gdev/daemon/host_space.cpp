@@ -31,7 +31,7 @@ bool has_files(const client_page& page) noexcept {
 
 /** Returns what a client that may make no files needs of the host's memory when it has grown. */
 std::uint64_t turns::memory_due(const client& one, std::uint64_t units) const {
-  return has_files(*one.page) ? 0 : in_segments(swappable(one) + units);
+  return has_files(*one.page) ? 0 : in_segments(swappable(one) + one.on_host + units);
 }
 
 /**
@@ -55,7 +55,7 @@ int turns::hold(client_id id, std::uint64_t memory, std::uint64_t files) {
     return ENOENT;
   }
   client& asking = found->second;
-  const std::uint64_t most = most_for_units(swappable(asking));
+  const std::uint64_t most = most_for_units(swappable(asking) + asking.on_host);
   const bool is_due = memory <= memory_due(asking, 0);
   std::uint64_t all_memory = memory;
   std::uint64_t all_files = files;
@@ -105,7 +105,7 @@ bool turns::can_host(const client& growing, std::uint64_t units) const {
     const std::uint64_t more = id == growing.id ? units : one.pending;
     taken += std::max(one.memory_held, memory_due(one, more));
     if (has_files(*one.page)) {
-      const std::uint64_t needed = less(swappable(one) + more, one.memory_held);
+      const std::uint64_t needed = less(swappable(one) + one.on_host + more, one.memory_held);
       others += needed;
       whole += needed / segment;
       rests.push_back(needed % segment);

@@ -258,17 +258,21 @@ bool turns::waits_to_begin(const client& one, std::uint64_t now) {
  * Tells whether a request of a client waits for others, and they for its job: it can leave only if
  * its work ends, and that may wait for what the program submits after the request.
  */
-bool turns::is_stuck(const client& one, std::uint64_t now) const {
+bool turns::is_stuck(const client& one, std::uint64_t now) {
   const auto is_long_ago = [now](std::uint64_t since) {
     return since != 0 && now >= sum(since, stuck_request_ns);
   };
-  return one.of != nullptr && one.queued != 0 && is_long_ago(one.queued_ns) &&
-         std::any_of(one.of->members.begin(), one.of->members.end(),
-                     [&](client_id id) { return is_long_ago(clients_.at(id).blocking_ns); });
+  const std::vector<client*> mates = mates_of(one);
+  return !mates.empty() && one.queued != 0 && is_long_ago(one.queued_ns) &&
+         (is_long_ago(one.blocking_ns) ||
+          std::any_of(mates.begin(), mates.end(), [&](const client* mate) {
+            return mate->now == phase::in && is_long_ago(mate->blocking_ns);
+          }));
 }
 
 /** Takes units into use that will be in the host's memory until the client leaves. */
 int turns::want_on_host(client& one, std::uint64_t units, std::uint64_t now) {
+  take_back(one);  // what it has freed elsewhere must not count twice
   const std::uint64_t needed = accounts_.used(one.id) + units;
   if (const int error = accounts_.want(one.id, units, less(needed, accounts_.granted(one.id)));
       error != 0) {

@@ -146,14 +146,21 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
   if (where ==
       memory_place::
           elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
+    take_back(one);     // what it has freed elsewhere must not count twice
     const std::uint64_t needed = accounts_.used(id) + units;
     const int error = accounts_.want(id, units, less(needed, accounts_.granted(id)));
     one.elsewhere += error == 0 ? units : 0;
     return error;
   }
   const auto spare = [&] {
-    return one.gpu == 0 ? account_units_max
-                        : less(free_of(one.gpu), settings_.spare) + one.reserved;
+    if (one.gpu == 0) {
+      return account_units_max;
+    }
+    const std::uint64_t here = less(free_of(one.gpu), settings_.spare) + one.reserved;
+    // What is in the host's memory comes to the GPU with its next turn, and must fit.
+    return one.on_host == 0
+               ? here
+               : std::min(here, less(available(one, false), granted(one) + one.on_host));
   };
   int error = accounts_.want(id, units, spare());
   if (error == EAGAIN) {
@@ -233,9 +240,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
         return EINVAL;
       }
       // What was in the host's memory is as the rest now, and comes to the GPU with it.
-      one.elsewhere = std::min<std::uint64_t>(one.elsewhere,
-                                              one.page->elsewhere.load(std::memory_order_relaxed));
+      one.elsewhere = less(one.elsewhere, one.on_host);
       one.on_host = 0;
+      take_back(one);  // it may have more elsewhere than a new daemon knows
       one.room = std::min(one.room, wired(one));
       one.now = phase::out;
       one.page->order.store(order_out, std::memory_order_relaxed);

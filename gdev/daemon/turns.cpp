@@ -175,7 +175,7 @@ bool turns::is_patient(const client& one) const {
  * a report of what is free may be older than the end of another client.
  */
 bool turns::cannot_fit(client& one, std::uint64_t units, std::uint64_t now) {
-  const std::uint64_t all = used(one) + one.on_host + units;
+  const std::uint64_t all = sum(used(one) + one.on_host, units);
   if (all <= available(one, false)) {
     one.unfit_ns = 0;
     return false;

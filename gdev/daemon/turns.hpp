@@ -279,7 +279,7 @@ class turns {
   [[nodiscard]] bool has_begun(const client& one) const;
   [[nodiscard]] bool is_beginning(const job& of, std::uint64_t now) const;
   [[nodiscard]] bool waits_to_begin(const client& one, std::uint64_t now);
-  [[nodiscard]] bool is_stuck(const client& one, std::uint64_t now) const;
+  [[nodiscard]] bool is_stuck(const client& one, std::uint64_t now);
   int want_on_host(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool comes_too_soon(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool is_idle_together(client& one, std::uint64_t now);

@@ -140,7 +140,8 @@ int map_page(int file) noexcept {
   page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
   page->resident.store(mine.resident_units, std::memory_order_relaxed);
   page->has_files.store(std::uint32_t{mine.has_files}, std::memory_order_relaxed);
-  note_elsewhere(memory_place::elsewhere, 0);
+  // A new daemon does not know what is in the host's memory: that counts as here from now on.
+  note_elsewhere(memory_place::host, ~mine.on_host + 1);
   return page->version == protocol_version ? 0 : EPROTO;
 }
 
@@ -418,7 +419,8 @@ void free_memory(std::uint64_t bytes, memory_place where) noexcept {
   if (page == nullptr || bytes > mine.bytes) {
     return;  // of the parent, before a fork
   }
-  const bool is_elsewhere = where != memory_place::here;
+  const bool is_elsewhere =
+      where == memory_place::elsewhere || (where == memory_place::host && bytes <= mine.on_host);
   if (is_elsewhere) {
     note_elsewhere(where, ~bytes + 1);
   }

@@ -41,6 +41,12 @@ bool is_switched_off() noexcept {
 
 }  // namespace
 
+bool can_be_on_host() noexcept {
+  CUdevice device = 0;
+  return call_driver<CUresult>(id_cuCtxGetDevice, &device) == CUDA_SUCCESS &&
+         attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0;
+}
+
 swappable_memory& swappable() noexcept { return only.get(); }
 
 void forget_swappable() noexcept {

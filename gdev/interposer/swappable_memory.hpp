@@ -213,6 +213,9 @@ class swappable_memory {
   std::set<CUcontext> broken_;    // contexts with an error that stays: the program sees it itself
 };
 
+/** Tells whether chunks may be made in the host's memory, for the current device. */
+[[nodiscard]] bool can_be_on_host() noexcept;
+
 /** Returns the GPU of the current context, or number 0 if there is none. */
 [[nodiscard]] gpu_facts look_at_gpu() noexcept;
 

@@ -56,6 +56,9 @@ CUresult with_account(std::uint64_t bytes, memory_place where, Call&& call, Reco
     result = call(held);
     if (result == CUDA_SUCCESS) {
       record(std::move(held));
+    } else if (held->is_on_host()) {
+      where = memory_place::here;  // the host has none: it waits
+      result = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
   return result;
@@ -74,8 +77,8 @@ CUresult with_swappable_account(std::uint64_t bytes, Call&& call) {
     }
     return result;
   };
-  return with_account(bytes, memory_place::any, make,
-                      [](const std::shared_ptr<holding>& /*held*/) {});
+  const memory_place where = can_be_on_host() ? memory_place::any : memory_place::here;
+  return with_account(bytes, where, make, [](const std::shared_ptr<holding>& /*held*/) {});
 }
 
 }  // namespace gdev
