@@ -54,6 +54,7 @@ struct sim_client {
   std::uint64_t size = 0;  // of that, what leaves the GPU with a turn
   std::uint64_t resident = 0;
   std::uint64_t on_host = 0;  // of what is in use: in the host's memory until it leaves
+  std::uint64_t told = 0;     // of that: what this daemon knows; a new one counts all as here
   std::uint64_t wanted = 0;   // a request that waits
   std::uint64_t wanted_ns = 0;
   bool has_work = false;
@@ -154,7 +155,7 @@ class world {
   void publish(sim_client& one) {
     one.page->swappable.store(static_cast<std::uint32_t>(one.size));
     one.page->resident.store(static_cast<std::uint32_t>(one.resident));
-    one.page->elsewhere.store(static_cast<std::uint32_t>(one.on_host));
+    one.page->elsewhere.store(static_cast<std::uint32_t>(one.told));
   }
 
   int tell(sim_client& one, turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) {
@@ -164,6 +165,7 @@ class world {
   /** Joins, or comes back to a daemon that was started anew. */
   void connect(sim_client& one) {
     one.page = std::make_unique<gdev::client_page>();
+    one.told = 0;
     publish(one);
     raise_limit(one.vgpu);
     const std::uint64_t id = next_id_++;
@@ -338,6 +340,7 @@ class world {
   static void go_off(sim_client& one) {
     one.resident = 0;
     one.size += std::exchange(one.on_host, 0);
+    one.told = 0;
     one.is_leaving = false;
     one.is_entering = false;
     one.is_held = false;
@@ -404,6 +407,7 @@ class world {
       }
       if (error == EXDEV) {
         one.used += one.wanted;
+        one.told += one.wanted;
         one.on_host += std::exchange(one.wanted, 0);
         publish(one);
         return;
