@@ -272,19 +272,11 @@ bool turns::is_stuck(const client& one, std::uint64_t now) {
 
 /** Takes units into use that will be in the host's memory until the client leaves. */
 int turns::want_on_host(client& one, std::uint64_t units, std::uint64_t now) {
-  take_back(one);  // what it has freed elsewhere must not count twice
-  const std::uint64_t needed = accounts_.used(one.id) + units;
-  if (const int error = accounts_.want(one.id, units, less(needed, accounts_.granted(one.id)));
-      error != 0) {
+  if (const int error = want_away(one, units); error != 0) {
     return error;
   }
-  one.elsewhere += units;
   one.on_host += units;
-  one.pending = 0;
-  one.reserved = 0;
-  one.unfit_ns = 0;
-  dequeue(one, now);
-  schedule(one.gpu, now);
+  end_request(one, now);
   return EXDEV;
 }
 

@@ -138,19 +138,13 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
   }
   client& one = found->second;
   if (one.now != phase::in || now < settled_ns_ || !knows_mates(one, now)) {
-    return EAGAIN;  // a call that began before its turn ended
+    return EAGAIN;  // a call that began before its turn ended, or before all are back
   }
   if (waits_to_begin(one, now) || comes_too_soon(one, units, now)) {
     return EAGAIN;
   }
-  if (where ==
-      memory_place::
-          elsewhere) {  // as much as it needs, and nothing in advance: that would be room here
-    take_back(one);     // what it has freed elsewhere must not count twice
-    const std::uint64_t needed = accounts_.used(id) + units;
-    const int error = accounts_.want(id, units, less(needed, accounts_.granted(id)));
-    one.elsewhere += error == 0 ? units : 0;
-    return error;
+  if (where == memory_place::elsewhere) {
+    return want_away(one, units);
   }
   const auto spare = [&] {
     if (one.gpu == 0) {
@@ -168,11 +162,7 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
     error = accounts_.want(id, units, spare());
   }
   if (error != EAGAIN) {
-    one.pending = 0;
-    one.reserved = 0;
-    one.unfit_ns = 0;
-    dequeue(one, now);
-    schedule(one.gpu, now);
+    end_request(one, now);
     return error;
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
@@ -189,6 +179,27 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
   enqueue(one, now);
   schedule(one.gpu, now);
   return EAGAIN;
+}
+
+/**
+ * Takes units into use that are not on the client's GPU: as much as it needs, and nothing in
+ * advance, which would be room there.
+ */
+int turns::want_away(client& one, std::uint64_t units) {
+  take_back(one);  // what it has freed there must not count twice
+  const std::uint64_t needed = accounts_.used(one.id) + units;
+  const int error = accounts_.want(one.id, units, less(needed, accounts_.granted(one.id)));
+  one.elsewhere += error == 0 ? units : 0;
+  return error;
+}
+
+/** A client has got what it asked for, or is refused it. */
+void turns::end_request(client& one, std::uint64_t now) {
+  one.pending = 0;
+  one.reserved = 0;
+  one.unfit_ns = 0;
+  dequeue(one, now);
+  schedule(one.gpu, now);
 }
 
 int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t b,

@@ -236,6 +236,8 @@ class turns {
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_reserved(const client& one) const;
   [[nodiscard]] std::uint64_t available(const client& one, bool do_others_stay) const;
+  int want_away(client& one, std::uint64_t units);
+  void end_request(client& one, std::uint64_t now);
   void note_fit(client& one, std::uint64_t now);
   [[nodiscard]] bool is_over(const client& one, const client& by, std::uint64_t now) const;
   [[nodiscard]] bool cannot_fit(client& one, std::uint64_t units, std::uint64_t now);

@@ -53,8 +53,8 @@ struct chunk {
   std::vector<host_place> places;  // all parts in their order
   CUdeviceptr window = 0;          // where gdev has mapped it to copy it; 0: nowhere
   bool is_wired = false;           // stays on the GPU
-  std::shared_ptr<holding>
-      on_host;  // while it is made in the host's memory: its account; else null
+  // Its part of the account, while it is made in the host's memory; else null.
+  std::shared_ptr<holding> on_host;
 };
 
 // Calls of the driver. A context of the chunk's device is current, but for those of handles.hpp.
