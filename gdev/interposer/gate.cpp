@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -13,13 +14,13 @@
 
 namespace gdev {
 
-namespace {
-
 /** What a thread writes at each call; on a cache line of its own, as no other thread writes it. */
 struct alignas(64) gate_line {
   std::atomic<std::uint32_t> inside{0};
   std::array<std::atomic<std::uint64_t>, works> counts{};
 };
+
+namespace {
 
 constexpr std::size_t own_lines = 255;
 
@@ -43,30 +44,36 @@ struct opening {
 };
 endless<opening> the_opening;
 
-/** Holds a line for as long as its thread lives. */
+gate_line& shared_line() noexcept { return lines[own_lines]; }
+
+// The calling thread's line; null before its first call. Its place is fixed when the library is
+// loaded (initial-exec): finding it by a function, as is usual in a library, took most of the time
+// of a call.
+constinit thread_local gate_line* own_line __attribute__((tls_model("initial-exec"))) = nullptr;
+
+/** Gives the line of its thread back. */
 class line_holder {
  public:
-  line_holder() noexcept {
-    for (std::size_t i = 0; i < own_lines; ++i) {
-      // Acquire, with the release below: the counts of the thread that had the line before.
-      if (!taken[i].exchange(true, std::memory_order_acquire)) {
-        index_ = i;
-        return;
-      }
-    }
-  }
+  line_holder() = default;
   line_holder(const line_holder&) = delete;
   line_holder& operator=(const line_holder&) = delete;
   ~line_holder() {
     if (index_ < own_lines) {
-      // A call later in the thread's end uses the shared line.
-      const std::size_t index = index_;
-      index_ = own_lines;
-      taken[index].store(false, std::memory_order_release);
+      own_line = &shared_line();  // for calls later in the thread's end
+      taken[index_].store(false, std::memory_order_release);
     }
   }
 
-  [[nodiscard]] std::size_t index() const noexcept { return index_; }
+  /** Returns a line for this thread: one of its own if any is left. */
+  [[nodiscard]] gate_line& take() noexcept {
+    for (index_ = 0; index_ < own_lines; ++index_) {
+      // Acquire, with the release above: the counts of the thread that had the line before.
+      if (!taken[index_].exchange(true, std::memory_order_acquire)) {
+        break;
+      }
+    }
+    return lines[index_];
+  }
 
  private:
   std::size_t index_ = own_lines;
@@ -74,11 +81,21 @@ class line_holder {
 
 thread_local line_holder holder;
 
+__attribute__((noinline)) gate_line& take_line() noexcept {
+  own_line = &holder.take();
+  return *own_line;
+}
+
+/** Returns the line of the calling thread. */
+gate_line& line_here() noexcept { return own_line != nullptr ? *own_line : take_line(); }
+
+bool is_shared(const gate_line& line) noexcept { return &line == &shared_line(); }
+
 /** Adds to a count that no other thread changes, unless the line is shared. */
 template <typename Number>
-Number add(std::atomic<Number>& count, Number change, bool is_shared,
+Number add(const gate_line& line, std::atomic<Number>& count, Number change,
            std::memory_order order) noexcept {
-  if (is_shared) {
+  if (is_shared(line)) [[unlikely]] {
     return count.fetch_add(change, std::memory_order_seq_cst);
   }
   const Number before = count.load(std::memory_order_relaxed);
@@ -97,9 +114,18 @@ bool is_closed(work kind) noexcept {
           1U) != 0;
 }
 
-void count_call(work kind, bool is_shared) noexcept {
+void begin_submission(gate_line& line) noexcept {
+  add<std::uint32_t>(line, line.inside, 1, std::memory_order_relaxed);
+}
+
+// Release: the closing side sees all that the call did.
+void end_submission(gate_line& line) noexcept {
+  add<std::uint32_t>(line, line.inside, ~std::uint32_t{0}, std::memory_order_release);
+}
+
+void count_call(gate_line& line, work kind) noexcept {
   // Not before it has passed: a move must not take it for work that was there before.
-  add<std::uint64_t>(lines[holder.index()].counts[static_cast<std::size_t>(kind)], 1, is_shared,
+  add<std::uint64_t>(line, line.counts[static_cast<std::size_t>(kind)], 1,
                      std::memory_order_relaxed);
 }
 
@@ -138,9 +164,9 @@ __attribute__((noinline)) wait_end wait_until_open(work kind, bool is_parking_en
       how = wait_end::let_pass;
       is_last = --of.calls == 0;
       // Before the lock is given back: whoever ends this by let_pass() sees that it is inside.
-      const bool is_shared = holder.index() == own_lines;
-      add<std::uint32_t>(lines[holder.index()].inside, 1, is_shared, std::memory_order_relaxed);
-      count_call(kind, is_shared);
+      gate_line& line = line_here();
+      begin_submission(line);
+      count_call(line, kind);
     }
   }
   waiting.fetch_sub(1, std::memory_order_seq_cst);
@@ -151,42 +177,37 @@ __attribute__((noinline)) wait_end wait_until_open(work kind, bool is_parking_en
 }
 
 /** Passes the gate, and returns true, or returns false: it is closed. */
-bool enter(work kind) noexcept {
-  const bool is_shared = holder.index() == own_lines;
-  std::atomic<std::uint32_t>& inside = lines[holder.index()].inside;
-  const std::uint32_t outer = add<std::uint32_t>(inside, 1, is_shared, std::memory_order_relaxed);
+bool enter(gate_line& line, work kind) noexcept {
+  begin_submission(line);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (needs_fence.load(std::memory_order_relaxed)) [[unlikely]] {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   // An outer submission of this thread keeps the gate from being passed by the other side.
-  if (!is_closed(kind) || (outer != 0 && !is_shared)) [[likely]] {
-    count_call(kind, is_shared);
+  if (!is_closed(kind) || (!is_shared(line) && line.inside.load(std::memory_order_relaxed) > 1))
+      [[likely]] {
+    count_call(line, kind);
     return true;
   }
-  add<std::uint32_t>(inside, ~std::uint32_t{0}, is_shared, std::memory_order_release);
+  end_submission(line);
   return false;
 }
 
 }  // namespace
 
-submission::submission(passed /*unused*/) noexcept
-    : inside_(lines[holder.index()].inside), is_shared_(holder.index() == own_lines) {}
+submission::submission(passed /*unused*/) noexcept : line_(line_here()) {}
 
-submission::submission(work kind) noexcept : submission(passed{}) {
-  while (!enter(kind) && wait_until_open(kind, false) == wait_end::open) {
+submission::submission(work kind) noexcept : line_(line_here()) {
+  while (!enter(line_, kind) && wait_until_open(kind, false) == wait_end::open) {
   }
 }
 
-// Release: the closing side sees all that the call did.
-submission::~submission() {
-  add<std::uint32_t>(inside_, ~std::uint32_t{0}, is_shared_, std::memory_order_release);
-}
+submission::~submission() { end_submission(line_); }
 
 memory_pass::memory_pass() noexcept : on_gpu_(std::nullopt) {
   wait_end how = wait_end::open;
   while (how == wait_end::open) {
-    how = enter(work::other) ? wait_end::let_pass : wait_until_open(work::other, true);
+    how = enter(line_here(), work::other) ? wait_end::let_pass : wait_until_open(work::other, true);
   }
   if (how == wait_end::let_pass) {
     on_gpu_.emplace(submission::passed{});

@@ -16,7 +16,6 @@
  */
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -44,6 +43,8 @@ inline constexpr unsigned all_queues = 0b111;
                                  : queue::compute;
 }
 
+struct gate_line;
+
 /**
  * Waits while the gate is closed for its queue, and holds it open while it lives.
  *
@@ -61,8 +62,7 @@ class submission {
   ~submission();
 
  private:
-  std::atomic<std::uint32_t>& inside_;
-  bool is_shared_;
+  gate_line& line_;
 };
 
 /**
