@@ -1,4 +1,6 @@
-/** LOOP, MADD, MMUL, CPY, PINCPY, and allocations. All results are exact. */
+/** LOOP, MADD, MMUL, CPY, PINCPY, and allocations and launches. All results are exact. */
+#include <cuda.h>
+
 #include <cstring>
 
 #include "bench/matrix_product.cuh"
@@ -205,6 +207,64 @@ class allocations : public workload {
   int count_ = 0;
 };
 
+__global__ void store_unless_zero(std::uint32_t value, std::uint32_t* result) {
+  if (value != 0) *result = value;
+}
+
+/** Launches kernels that do nothing, but for the last one: not a program of the paper. */
+class launches : public workload {
+ public:
+  explicit launches(std::size_t count) : count_(static_cast<std::uint32_t>(count)) {}
+
+  void run() override {
+    const device_array<std::uint32_t> result(1);
+    for (std::uint32_t i = 1; i <= count_; ++i) {
+      store_unless_zero<<<1, 1>>>(i == count_ ? count_ : 0, result.data());
+    }
+    check_launch();
+    result.copy_to(&result_, 1);
+  }
+  void forget() override { result_ = 0; }
+  [[nodiscard]] bool is_right() const override { return result_ == count_; }
+  [[nodiscard]] std::size_t bytes() const override { return sizeof result_; }
+
+ private:
+  std::uint32_t count_;
+  std::uint32_t result_ = 0;
+};
+
+/** Launches that the driver refuses at once: what gdev adds to a launch is not lost in its time. */
+class refused_launches : public workload {
+ public:
+  explicit refused_launches(std::size_t count) : count_(count) {
+    cudaDriverEntryPointQueryResult found{};
+    void* address = nullptr;
+    check(cudaGetDriverEntryPointByVersion("cuLaunchKernel", &address, 12000, cudaEnableDefault,
+                                           &found),
+          "cudaGetDriverEntryPointByVersion");
+    launch_ = reinterpret_cast<decltype(launch_)>(address);
+    check(cudaGetFuncBySymbol(&function_, reinterpret_cast<const void*>(&store_unless_zero)),
+          "cudaGetFuncBySymbol");
+  }
+
+  void run() override {
+    for (std::size_t i = 0; i < count_; ++i) {
+      const CUresult result =
+          launch_(function_, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);  // no block
+      refused_ += result == CUDA_ERROR_INVALID_VALUE ? 1 : 0;
+    }
+  }
+  void forget() override { refused_ = 0; }
+  [[nodiscard]] bool is_right() const override { return refused_ == count_; }
+  [[nodiscard]] std::size_t bytes() const override { return 0; }
+
+ private:
+  std::size_t count_;
+  std::size_t refused_ = 0;
+  cudaFunction_t function_ = nullptr;
+  decltype(&cuLaunchKernel) launch_ = nullptr;
+};
+
 }  // namespace
 
 std::unique_ptr<workload> make_loop(std::size_t iterations) {
@@ -224,6 +284,12 @@ std::unique_ptr<workload> make_pinned_copy(std::size_t mebibytes) {
 }
 std::unique_ptr<workload> make_allocations(std::size_t mebibytes) {
   return std::make_unique<allocations>(mebibytes);
+}
+std::unique_ptr<workload> make_launches(std::size_t count) {
+  return std::make_unique<launches>(count);
+}
+std::unique_ptr<workload> make_refused_launches(std::size_t count) {
+  return std::make_unique<refused_launches>(count);
 }
 
 }  // namespace gdev_bench

@@ -1,5 +1,5 @@
 /**
- * The microprograms of table 1 of Gdev (ATC 2012), and allocations:
+ * The microprograms of table 1 of Gdev (ATC 2012), and allocations and launches:
  * micro NAME [--size N] [--repeat R]
  *
  * Prints one line of JSON: the seconds of each repeat, and the bytes that a repeat copies. A first
@@ -36,6 +36,8 @@ constexpr microprogram programs[] = {
     {"MALLOC1", 1, 1, "MiB", make_allocations},
     {"MALLOC16", 16, 1, "MiB", make_allocations},
     {"MALLOC256", 256, 1, "MiB", make_allocations},
+    {"LAUNCH", 100'000, 1, "launches", make_launches},
+    {"REFUSED", 100'000, 1, "launches", make_refused_launches},
 };
 
 int measure(const microprogram& chosen, std::size_t size, std::size_t repeats) {

@@ -49,7 +49,7 @@ VgpuName = Annotated[str, typer.Option(help="The virtual GPU of the programs und
 def micro_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Microprograms, or MALLOC1, MALLOC16, MALLOC256; default: all."),
+        typer.Argument(help="Microprograms, or " + ", ".join(_micro.OTHERS) + "; default: all."),
     ] = None,
     runs: Runs = 4,
     repeats: Annotated[

@@ -30,9 +30,10 @@ PAPER: Final = {
     "SRAD": "clearly slower",
     "SRAD2": "-",
 }
-# 20 times cudaMalloc() and cudaFree() of so many MiB.
-ALLOCATIONS: Final = ("MALLOC1", "MALLOC16", "MALLOC256")
-NAMES: Final = (*PAPER, *ALLOCATIONS)
+# 20 times cudaMalloc() and cudaFree() of so many MiB; 100,000 launches of an empty kernel, and as
+# many that the driver refuses.
+OTHERS: Final = ("MALLOC1", "MALLOC16", "MALLOC256", "LAUNCH", "REFUSED")
+NAMES: Final = (*PAPER, *OTHERS)
 
 # How long a pair of processes is measured at least, of each kind; and the most blocks for that.
 _PAIR_S: Final = 0.3
