@@ -30,7 +30,10 @@ std::size_t memory_bytes() {
 }
 
 /** How much of the host's memory there is for chunks. */
-constexpr std::size_t host_bytes = std::size_t{1} << 30;
+std::size_t host_bytes() noexcept {
+  const char* const given = std::getenv("GDEV_SIMULATED_HOST");
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::size_t{1} << 30;
+}
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
   return (bytes + unit - 1) / unit * unit;
@@ -145,7 +148,7 @@ std::shared_ptr<allocation_handle> device::find_handle(CUmemGenericAllocationHan
 gpu_memory& device::host_memory() {
   const std::lock_guard lock(mutex_);
   if (!host_.has_value()) {
-    host_.emplace((memory_file() + ".host").c_str(), host_bytes);
+    host_.emplace((memory_file() + ".host").c_str(), host_bytes());
   }
   return *host_;
 }

@@ -183,7 +183,12 @@ GDEV_EXPORT(cuDeviceTotalMem, std::size_t* bytes, CUdevice /*device*/) {
 }
 
 GDEV_EXPORT(cuDeviceGetAttribute, int* value, CUdevice_attribute which, CUdevice /*device*/) {
-  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 1;
+  const char* const host = std::getenv("GDEV_SIMULATED_HOST");
+  const bool has_host = host == nullptr || std::string_view(host) != "none";
+  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9
+           : which == CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+               ? int{has_host}
+               : 1;
   return CUDA_SUCCESS;
 }
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from .gdev_daemon import COMMANDS, Daemon
+from .jobs import GPUS, Job, Start
 from .simulated_gpu import ROOT, Gpu
 
 # What gdev uses of gpufs is not installed where the tests run.
@@ -73,3 +75,25 @@ def shared(daemon: Daemon) -> Daemon:
     """A daemon with the virtual GPU ``a`` of 16 MiB."""
     daemon.must("vgpu", "add", "a", "--memory", "16MiB")
     return daemon
+
+
+@pytest.fixture
+def gpus(gpu: Gpu, tmp_path: Path) -> list[Gpu]:
+    """Two simulated GPUs of 64 MiB each."""
+    return [gpu, Gpu(tmp_path / "other_gpu", gpu.bytes)]
+
+
+@pytest.fixture
+def start(daemon: Daemon, gpus: list[Gpu], tmp_path: Path) -> Iterator[Start]:
+    """Starts jobs in the virtual GPUs ``a`` and ``b``, and ends them after the test."""
+    with contextlib.ExitStack() as started:
+
+        def run(vgpu: str, rounds: int, ranks: Sequence[int] = range(GPUS)) -> Job:
+            made = Job(daemon, gpus, tmp_path, vgpu, rounds, f"job of {vgpu}")
+            started.callback(made.kill)
+            made.run(*ranks)
+            return made
+
+        for name in ("a", "b"):
+            daemon.must("vgpu", "add", name, "--memory", "128MiB")
+        yield run

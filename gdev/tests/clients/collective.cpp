@@ -1,15 +1,17 @@
 /**
- * A process of a job: collective ARRIVALS RANK RANKS BYTES ROUNDS [GROWS]. ARRIVALS is a file of 8
- * bytes for each rank, zero at first; ROUNDS and GROWS multiples of 64.
+ * A process of a job: collective ARRIVALS RANK RANKS BYTES ROUNDS [GROWS [TIMES]]. ARRIVALS is a
+ * file of 8 bytes for each rank, zero at first; ROUNDS and GROWS multiples of 64.
  *
  * Each round adds 1 to a part of BYTES of its memory, and meets the other ranks in a kernel, as a
- * collective does. So the work of a process ends only if the others submit theirs. After GROWS
- * rounds it waits until there is a file ARRIVALS.RANK, allocates BYTES more, and adds there too. It
- * submits many rounds without a wait, and prints "ok" at the end if all numbers are right.
+ * collective does. So the work of a process ends only if the others submit theirs. After every
+ * GROWS rounds, at most TIMES (1), it waits until a file ARRIVALS.RANK has one byte more, allocates
+ * BYTES more, and adds there too. Where EXPORTS is set, it makes a handle for other processes of
+ * these. It submits many rounds without a wait. At the end it prints "ok" if all numbers are right.
  */
 #include <cuda.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +64,11 @@ class counted_memory {
     must(cuLaunchKernel(add, 64, 1, 1, 256, 1, 1, 0, nullptr, parameters, nullptr), "add");
   }
 
+  void export_it() const {
+    CUipcMemHandle handle{};
+    must(cuIpcGetMemHandle(&handle, values_), "cuIpcGetMemHandle");
+  }
+
   [[nodiscard]] bool is_right(std::uint64_t rounds) const {
     std::vector<std::uint32_t> found(parts * numbers_);
     must(cuMemcpyDtoH(found.data(), values_, found.size() * sizeof one_), "cuMemcpyDtoH");
@@ -76,18 +83,26 @@ class counted_memory {
   CUdeviceptr values_ = 0;
 };
 
+void wait_for_bytes(const std::string& path, off_t bytes) {
+  for (struct stat seen{}; stat(path.c_str(), &seen) != 0 || seen.st_size < bytes;) {
+    usleep(1000);
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 6 && count != 7) {
-    std::fputs("usage: collective ARRIVALS RANK RANKS BYTES ROUNDS [GROWS]\n", stderr);
+  if (count < 6 || count > 8) {
+    std::fputs("usage: collective ARRIVALS RANK RANKS BYTES ROUNDS [GROWS [TIMES]]\n", stderr);
     return 2;
   }
   auto rank = static_cast<std::uint32_t>(std::strtoul(arguments[2], nullptr, 10));
   auto ranks = static_cast<std::uint32_t>(std::strtoul(arguments[3], nullptr, 10));
   const std::uint64_t bytes = std::strtoull(arguments[4], nullptr, 10);
   const std::uint64_t rounds = std::strtoull(arguments[5], nullptr, 10);
-  const std::uint64_t grows = count == 7 ? std::strtoull(arguments[6], nullptr, 10) : 0;
+  const std::uint64_t grows = count > 6 ? std::strtoull(arguments[6], nullptr, 10) : 0;
+  const std::uint64_t times = count > 7 ? std::strtoull(arguments[7], nullptr, 10) : 1;
+  const std::string told = std::string(arguments[1]) + '.' + arguments[2];
   const char* const kernels = std::getenv("KERNELS");
   CUcontext context = nullptr;
   CUmodule module = nullptr;
@@ -112,12 +127,12 @@ int main(int count, char** arguments) {
     if (round % rounds_ahead == 0) {
       must(cuCtxSynchronize(), "cuCtxSynchronize");
     }
-    if (round == grows) {
-      const std::string told = std::string(arguments[1]) + '.' + arguments[2];
-      while (access(told.c_str(), F_OK) != 0) {
-        usleep(1000);
+    if (grows != 0 && round % grows == 0 && memory.size() <= times) {
+      wait_for_bytes(told, static_cast<off_t>(memory.size()));
+      memory.emplace_back(bytes, round);
+      if (std::getenv("EXPORTS") != nullptr) {
+        memory.back().export_it();
       }
-      memory.emplace_back(bytes, grows);
     }
   }
   const bool is_right =
