@@ -3,17 +3,20 @@
  *
  * They exist only in the tests' own build of the library and the daemon (GDEV_CRASH_POINTS). There
  * GDEV_TEST_CRASH=NAME:N names a point: the process that comes to it for the Nth time is killed at
- * once, as if by `kill -9`; with NAME:N:stop it is stopped instead. A test finds all points in the
- * sources, so each name is a literal, and is used once.
+ * once, as if by `kill -9`; with NAME:N:stop it is stopped instead, with NAME:N:sleep its thread
+ * sleeps for a while. A test finds all points in the sources, so each name is a literal, and is
+ * used once.
  */
 #pragma once
 
 #ifdef GDEV_CRASH_POINTS
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <thread>
 #endif
 
 namespace gdev {
@@ -29,12 +32,13 @@ class chosen_crash {
     if (end != std::string_view::npos) {
       name_ = all.substr(0, end);
       left_ = std::atoi(all.data() + end + 1);
-      signal_ = all.ends_with(":stop") ? SIGSTOP : SIGKILL;
+      signal_ = all.ends_with(":stop") ? SIGSTOP : all.ends_with(":sleep") ? 0 : SIGKILL;
     }
   }
   void reach(std::string_view name) {
     if (name == name_ && left_.fetch_sub(1) == 1) {
-      std::raise(signal_);
+      signal_ == 0 ? std::this_thread::sleep_for(std::chrono::seconds{5})
+                   : static_cast<void>(std::raise(signal_));
     }
   }
 

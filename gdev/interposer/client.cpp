@@ -117,14 +117,23 @@ void in_child() noexcept {
 
 void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, in_child); }
 
-/** Adds to what is not on the GPU on which turns are taken. `state` is held. */
-void note_elsewhere(memory_place where, std::uint64_t change) noexcept {
-  mine.elsewhere += change;
-  mine.on_host += where == memory_place::host ? change : 0;
+/** Publishes what is not on the GPU on which turns are taken. `state` is held. */
+void publish_elsewhere() noexcept {
   if (page != nullptr) {
     page->elsewhere.store(static_cast<std::uint32_t>(units_of(mine.elsewhere)),
                           std::memory_order_relaxed);
   }
+}
+
+/** What is in the host's memory counts as here from now on, unless it stays. `state` is held. */
+void bring_home() noexcept {
+  for (host_part* next = mine.host_parts; next != nullptr;) {
+    host_part& part = *std::exchange(next, next->next);
+    if (!part.is_kept) {
+      mine.leave(part);
+    }
+  }
+  publish_elsewhere();
 }
 
 /** Maps a page that the daemon sent. Returns an errno. `state` is held. */
@@ -140,8 +149,7 @@ int map_page(int file) noexcept {
   page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
   page->resident.store(mine.resident_units, std::memory_order_relaxed);
   page->has_files.store(std::uint32_t{mine.has_files}, std::memory_order_relaxed);
-  // A new daemon does not know what is in the host's memory: that counts as here from now on.
-  note_elsewhere(memory_place::host, ~mine.on_host + 1);
+  bring_home();  // a new daemon does not know what leaves with the rest
   return page->version == protocol_version ? 0 : EPROTO;
 }
 
@@ -310,7 +318,7 @@ bool has_joined() noexcept { return joined.load(std::memory_order_relaxed); }
 namespace {
 
 /** Asks for bytes once. Returns as use_memory(), or EAGAIN: others must leave the GPU first. */
-int try_to_use(std::uint64_t bytes, memory_place where, bool& is_on_host) noexcept {
+int try_to_use(std::uint64_t bytes, memory_place where, host_part* part) noexcept {
   // A grant of a daemon that is gone may not be what a new one knows.
   if (!daemon_link.is_hung_up()) {
     const std::lock_guard lock(state);
@@ -335,12 +343,17 @@ int try_to_use(std::uint64_t bytes, memory_place where, bool& is_on_host) noexce
       known = facts_of(said);
     }
     if (unanswered == 0 && (said.error == 0 || said.error == EXDEV)) {
-      is_on_host = said.error == EXDEV;
       // The daemon has taken so many units; together with the rest of a unit in use it may be less.
       const std::uint64_t before = units_of(mine.bytes);
       mine.bytes += bytes;
       mine.note_change();
       page->account.free(units_of(bytes) - (units_of(mine.bytes) - before));
+      if (said.error == EXDEV && part != nullptr) {
+        mine.enter(*part, bytes);
+      } else if (where == memory_place::elsewhere) {
+        mine.elsewhere += bytes;
+      }
+      publish_elsewhere();
       return 0;
     }
     // What was granted may be used without an answer, and others may have freed.
@@ -371,23 +384,15 @@ int try_to_use(std::uint64_t bytes, memory_place where, bool& is_on_host) noexce
 
 }  // namespace
 
-int use_memory(std::uint64_t bytes, memory_place where, bool* is_on_host) noexcept {
+int use_memory(std::uint64_t bytes, memory_place where, host_part* part) noexcept {
   const uncancelled whole;
   constexpr std::chrono::seconds patience{10};
   const steady_clock::time_point said_at = steady_clock::now() + patience;
   bool has_said = false;
   for (;;) {
     const std::uint32_t seen = signal_count.load(std::memory_order_acquire);
-    bool is_there = false;
-    const int error = try_to_use(bytes, where, is_there);
+    const int error = try_to_use(bytes, where, part);
     if (error != EAGAIN) {
-      if (is_on_host != nullptr) {
-        *is_on_host = is_there;
-      }
-      if (error == 0 && (where == memory_place::elsewhere || is_there)) {
-        const std::lock_guard lock(state);
-        note_elsewhere(is_there ? memory_place::host : where, bytes);
-      }
       note_signal();  // of what this one waited for, another thread may get the rest
       return error;
     }
@@ -407,23 +412,29 @@ void note_signal() noexcept {
   syscall(SYS_futex, &signal_count, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void bring_home(std::uint64_t bytes) noexcept {
+bool is_on_host(const host_part& part) noexcept {
   const std::lock_guard lock(state);
-  if (page != nullptr && bytes <= mine.on_host) {
-    note_elsewhere(memory_place::host, ~bytes + 1);
-  }
+  return part.link != nullptr;
 }
 
-void free_memory(std::uint64_t bytes, memory_place where) noexcept {
+void keep_on_host(host_part& part) noexcept {
+  const std::lock_guard lock(state);
+  part.is_kept = part.link != nullptr;
+}
+
+void free_memory(std::uint64_t bytes, memory_place where, host_part* part) noexcept {
   const std::lock_guard lock(state);
   if (page == nullptr || bytes > mine.bytes) {
     return;  // of the parent, before a fork
   }
-  const bool is_elsewhere =
-      where == memory_place::elsewhere || (where == memory_place::host && bytes <= mine.on_host);
-  if (is_elsewhere) {
-    note_elsewhere(where, ~bytes + 1);
+  const bool is_on_host = part != nullptr && part->link != nullptr;
+  const bool is_elsewhere = is_on_host || where == memory_place::elsewhere;
+  if (is_on_host) {
+    mine.leave(*part);
+  } else if (is_elsewhere) {
+    mine.elsewhere -= bytes;
   }
+  publish_elsewhere();
   const std::uint64_t before = units_of(mine.bytes);
   mine.bytes -= bytes;
   mine.note_change();
@@ -503,9 +514,13 @@ void set_side(turn_side now) noexcept {
   mine.window.is_on_gpu = false;
 }
 
-int ask_daemon(message& said) noexcept {
+int ask_daemon(message& said, bool has_left) noexcept {
   const uncancelled whole;
   const std::lock_guard lock(asking);
+  if (has_left) {
+    const std::lock_guard state_lock(state);
+    bring_home();
+  }
   const int error = ask(said);
   return error != 0 ? ENOTCONN : said.error;
 }

@@ -37,23 +37,38 @@ inline constexpr std::chrono::seconds restart_time{2};
 /** Tells whether this process has joined a virtual GPU. */
 [[nodiscard]] bool has_joined() noexcept;
 
+/** A part of what is in use that is in the host's memory, until this process leaves the GPU. */
+struct host_part {
+  std::uint64_t bytes = 0;
+  host_part* next = nullptr;   // one more
+  host_part** link = nullptr;  // where this one is entered; null: it is not in the host's memory
+  bool is_kept = false;        // it stays there
+};
+
 /**
  * Takes bytes of the virtual GPU's memory into use.
  *
- * where: `any` needs is_on_host, which says whether they must be in the host's memory until this
- * process leaves the GPU: others wait for that, and may never get to it while this waits for them.
- * Waits while others must leave the GPU first: until their turns are over. The caller holds no
- * submission (gate.hpp). Returns 0; ENOMEM: the limit, or more than the GPU can have; ENOTCONN: the
- * grant does not suffice, and the daemon does not answer, or has ended restart_time ago.
+ * where: `any` needs a part, which is_on_host() afterwards if they must be in the host's memory
+ * until this process leaves the GPU: others wait for that, and may never get to it while this waits
+ * for them. Then the part must not move. Waits while others must leave the GPU first: until their
+ * turns are over. The caller holds no submission (gate.hpp). Returns 0; ENOMEM: the limit, or more
+ * than the GPU can have; ENOTCONN: the grant does not suffice, and the daemon does not answer, or
+ * has ended restart_time ago.
  */
 [[nodiscard]] int use_memory(std::uint64_t bytes, memory_place where = memory_place::here,
-                             bool* is_on_host = nullptr) noexcept;
+                             host_part* part = nullptr) noexcept;
 
 /** Returns what use_memory() took. */
-void free_memory(std::uint64_t bytes, memory_place where = memory_place::here) noexcept;
+void free_memory(std::uint64_t bytes, memory_place where = memory_place::here,
+                 host_part* part = nullptr) noexcept;
 
-/** What was in the host's memory leaves with the rest from now on. The gate is closed. */
-void bring_home(std::uint64_t bytes) noexcept;
+/**
+ * Tells whether a part counts as in the host's memory. Where it does not any more, this process has
+ * left the GPU since, or a new daemon counts it as on the GPU.
+ */
+[[nodiscard]] bool is_on_host(const host_part& part) noexcept;
+/** It stays in the host's memory, if it is there. */
+void keep_on_host(host_part& part) noexcept;
 
 struct memory_facts {
   std::uint64_t limit = 0;  // bytes
@@ -131,8 +146,13 @@ enum class turn_side : std::uint8_t {
 /** Remembers it, for a daemon that is started anew. */
 void set_side(turn_side now) noexcept;
 
-/** Sends the daemon a message, which becomes the answer. Returns its error, or ENOTCONN. */
-int ask_daemon(message& said) noexcept;
+/**
+ * Sends the daemon a message, which becomes the answer. Returns its error, or ENOTCONN.
+ *
+ * has_left: all that was in the host's memory leaves with the rest from now on. No request that the
+ * daemon has answered before is left out, and it answers none after.
+ */
+int ask_daemon(message& said, bool has_left = false) noexcept;
 
 /** Tells the daemon what happens. Returns its answer, or ENOTCONN. */
 int tell_turn(turn_event what, std::uint64_t a = 0, std::uint64_t b = 0) noexcept;

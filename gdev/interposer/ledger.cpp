@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "base/crash_point.hpp"
 #include "base/endless.hpp"
 #include "interposer/client.hpp"
 
@@ -27,27 +28,18 @@ void forget_ledgers() noexcept {
 
 holding::~holding() {
   if (bytes_ != 0) {
-    free_memory(bytes_, where_);
+    free_memory(bytes_, where_, &part_);
   }
 }
 
 CUresult holding::take(std::uint64_t bytes, memory_place where) noexcept {
-  bool is_on_host = false;
-  if (use_memory(bytes, where, &is_on_host) != 0) {
+  if (use_memory(bytes, where, &part_) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  where_ = is_on_host                         ? memory_place::host
-           : where == memory_place::elsewhere ? where
-                                              : memory_place::here;
-  bytes_ += bytes;
+  bytes_ = bytes;
+  where_ = where;
+  crash_point("memory_taken");
   return CUDA_SUCCESS;
-}
-
-void holding::bring_home() noexcept {
-  if (is_on_host()) {
-    gdev::bring_home(bytes_);
-    where_ = memory_place::here;
-  }
 }
 
 void ledger::add(std::uint64_t key, entry one) {

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <utility>
 
+#include "interposer/client.hpp"
 #include "protocol/messages.hpp"
 
 namespace gdev {
@@ -28,17 +29,18 @@ class holding {
   ~holding();
 
   /**
-   * Takes bytes into use. Returns CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: the limit. After
-   * `any`, is_on_host() says where they must be.
+   * Takes bytes into use, once. Returns CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: the limit. After
+   * `any`, is_on_host() says where they must be; it does not change while a submission is held.
    */
   [[nodiscard]] CUresult take(std::uint64_t bytes, memory_place where) noexcept;
-  [[nodiscard]] bool is_on_host() const noexcept { return where_ == memory_place::host; }
-  /** What was in the host's memory leaves the GPU with the rest from now on. */
-  void bring_home() noexcept;
+  [[nodiscard]] bool is_on_host() const noexcept { return gdev::is_on_host(part_); }
+  /** They stay in the host's memory, if they are there. */
+  void keep_on_host() noexcept { gdev::keep_on_host(part_); }
 
  private:
   std::uint64_t bytes_ = 0;
   memory_place where_ = memory_place::here;
+  host_part part_;
 };
 
 /** One of the things that the driver frees with a context: allocations, arrays. */

@@ -373,10 +373,7 @@ move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>&
 
 void swappable_memory::bring_home(const std::vector<chunk*>& moved) {
   for (chunk* const one : moved) {
-    if (const std::shared_ptr<holding> held = std::exchange(one->on_host, nullptr)) {
-      held->bring_home();
-      size_ += one->bytes;
-    }
+    size_ += std::exchange(one->on_host, nullptr) != nullptr ? one->bytes : 0;
   }
   crash_point("brought_home");
   publish_memory(size_, resident_);

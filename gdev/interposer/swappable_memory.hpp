@@ -183,7 +183,7 @@ class swappable_memory {
   void give_places(std::vector<host_place> places);
   /** Counts a chunk that was made. */
   void count(const chunk& made);
-  /** Lets what was in the host's memory leave with the rest from now on: it has. */
+  /** What was in the host's memory is off the GPU with the rest, and comes to it with that. */
   void bring_home(const std::vector<chunk*>& moved);
   /** Releases a chunk, and counts it no more. */
   void release_counted(chunk& gone);

@@ -45,7 +45,7 @@ turn_words read_turn() noexcept {
 
 int tell_turn(turn_event what, std::uint64_t a, std::uint64_t b) noexcept {
   message said{.kind = message_kind::turn, .numbers = {static_cast<std::uint64_t>(what), a, b}};
-  return ask_daemon(said);
+  return ask_daemon(said, what == turn_event::left);
 }
 
 namespace {

@@ -29,7 +29,9 @@ void swappable_memory::stay(chunk& wired, std::vector<host_place>& places) {
     return;
   }
   // All is on the GPU, but in a broken context: the gate opens only when all is in.
-  if (wired.on_host == nullptr) {
+  if (wired.on_host != nullptr) {
+    wired.on_host->keep_on_host();
+  } else {
     size_ -= wired.bytes;
     resident_ -= wired.handle != 0 ? wired.bytes : 0;
   }

@@ -157,7 +157,6 @@ enum class memory_place : std::uint64_t {
   here = 0,       // on the GPU on which it takes turns
   elsewhere = 1,  // on another one
   any = 2,        // here; the host's memory will do, which its GPU can use
-  host = 3,       // there: what `any` may become
 };
 
 /** Why settings are impossible; gdev/_daemon.py has a text for each. */

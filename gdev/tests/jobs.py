@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -41,15 +42,23 @@ class Job:
         grows: int = 0,
         times: int = 1,
         env: Mapping[str, str] | None = None,
+        sleeps_at: str = "",
     ) -> None:
-        """Starts some of its processes. grows: after so many rounds each waits for grow()."""
+        """
+        Starts some of its processes. grows: after so many rounds each waits for grow().
+        sleeps_at: a crash point and which time, where a thread sleeps for 5 s.
+        """
+        chosen = {"GDEV_TEST_CRASH": f"{sleeps_at}:sleep"} if sleeps_at else {}
         for rank in ranks:
             one = self.gpus[rank]
+            if sleeps_at:
+                one = replace(one, programs=BUILD / "crash" / "programs")
             arguments = [rank, len(self.gpus), size, self.rounds, grows, times]
             self.processes.append(
                 subprocess.Popen(
                     [BUILD / "tests" / "collective", self.arrivals, *map(str, arguments)],
                     env=self.environment
+                    | chosen
                     | dict(env or {})
                     | {
                         "GDEV_SIMULATED_GPU": str(one.memory),

@@ -19,12 +19,16 @@ OUT_OF_MEMORY = "collective: cuMemAlloc: error 2"
 
 
 def start_growing(
-    start: Start, daemon: Daemon, times: int = 1, env: dict[str, str] | None = None
+    start: Start,
+    daemon: Daemon,
+    times: int = 1,
+    env: dict[str, str] | None = None,
+    sleeps_at: str = "",
 ) -> list[Job]:
     """Starts two jobs, which have grown once on a GPU each, and wait for grow() on the other."""
     jobs = [start(name, ROUNDS, ranks=()) for name in ("a", "b")]
     for rank, job in enumerate(jobs):
-        job.run(*range(GPUS), size=BYTES // 2, grows=64, times=times, env=env)
+        job.run(*range(GPUS), size=BYTES // 2, grows=64, times=times, env=env, sleeps_at=sleeps_at)
         job.grow(rank)
     wait_until(lambda: sorted(used(daemon)) == [20, 20, 40, 40])
     return jobs
@@ -112,6 +116,14 @@ def test_a_new_daemon_while_memory_is_on_the_host(start: Start, daemon: Daemon) 
 def test_what_is_exported_from_the_host_is_right(start: Start, daemon: Daemon) -> None:
     """It stays in the host's memory, and the rest takes turns."""
     jobs = start_growing(start, daemon, env={"EXPORTS": "1"})
+    grow(jobs)
+    for job in jobs:
+        job.ends()
+
+
+def test_a_job_leaves_before_its_memory_on_the_host_is_made(start: Start, daemon: Daemon) -> None:
+    """Its thread has got it, and comes to the gate too late."""
+    jobs = start_growing(start, daemon, sleeps_at="memory_taken:2")
     grow(jobs)
     for job in jobs:
         job.ends()
