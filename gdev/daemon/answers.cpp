@@ -101,7 +101,7 @@ message server::join(connection& from, const message& asked) {
     turns_.join(from.id, from.page->words(), before, asked.job, now());
     const std::uint64_t total = units_of(asked.numbers[3]);
     note_gpu(from, asked.numbers[2], total);
-    turns_.use_gpu(from.id, asked.numbers[2], total, total, now());
+    turns_.use_gpu(from.id, asked.numbers[2], total, std::nullopt, now());
     const auto share = host_share::unpacked(asked.numbers[1]);
     turns_.hold_again(from.id, share.memory, share.files);
     if (share.is_off) {
@@ -115,11 +115,13 @@ message server::join(connection& from, const message& asked) {
   return said;
 }
 
-void server::put_memory(const connection& from, message& said) const {
+void server::put_memory(const connection& from, message& said, std::uint64_t gpu,
+                        std::uint64_t total) const {
   const vgpu_report found = accounts_.report(from.id);
+  const turns::prospect could_have = turns_.prospect_of(from.id, gpu, total);
   put(said, found.name,
-      {found.limit * account_unit, found.used * account_unit,
-       turns_.most_for(from.id) * account_unit, turns_.sure_for(from.id) * account_unit});
+      {found.limit * account_unit, found.used * account_unit, could_have.most * account_unit,
+       could_have.sure * account_unit});
 }
 
 /** What clients ask. */
@@ -142,7 +144,7 @@ message server::answer_client(connection& from, const message& asked) {
       crash_point("granted");
       put_memory(from, said);
       break;
-    case message_kind::memory: put_memory(from, said); break;
+    case message_kind::memory: put_memory(from, said, numbers[0], units_of(numbers[1])); break;
     case message_kind::gpu:
       note_gpu(from, numbers[0], units_of(numbers[1]));
       turns_.use_gpu(from.id, numbers[0], units_of(numbers[1]), units_of(numbers[2]), now());

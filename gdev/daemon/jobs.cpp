@@ -66,7 +66,7 @@ void turns::join_job(client& one, const job_word& word, std::uint64_t now) {
   if (of.members.size() < members_max) {
     one.of = &of;
     of.members.push_back(one.id);
-    of.size = std::max(of.size, word.size);
+    of.size = std::max(of.size, std::min<std::uint32_t>(word.size, members_max));
     of.was_whole = of.was_whole || of.members.size() >= of.size;
     of.progress_ns = now;
   }
@@ -251,6 +251,7 @@ bool turns::waits_to_begin(const client& one, std::uint64_t now) {
     }
   }
   own.progress_ns = now;
+  own.waits_ns = 0;
   return false;
 }
 
@@ -276,7 +277,7 @@ int turns::want_on_host(client& one, std::uint64_t units, std::uint64_t now) {
     return error;
   }
   one.on_host += units;
-  end_request(one, now);
+  end_request(one, units, now);
   return EXDEV;
 }
 

@@ -78,7 +78,8 @@ class server {
   /** Return the largest GPU that is known, and what programs may have of it, in units. */
   [[nodiscard]] std::uint64_t known_gpu() const noexcept;
   [[nodiscard]] std::uint64_t gpu_for_programs() const noexcept;
-  void put_memory(const connection& from, message& said) const;
+  void put_memory(const connection& from, message& said, std::uint64_t gpu = 0,
+                  std::uint64_t total = 0) const;
   [[nodiscard]] bool may_command(const connection& from) const noexcept;
   void note_clients(bool has_clients) const noexcept;
   void load();

@@ -78,8 +78,8 @@ bool turns::may_name(const client& one, std::uint64_t number) const {
   return named.contains(number) || named.size() < gpus_max;
 }
 
-void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std::uint64_t free,
-                    std::uint64_t now) {
+void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total,
+                    std::optional<std::uint64_t> free, std::uint64_t now) {
   const auto found = clients_.find(id);
   if (found == clients_.end() || number == 0 || total > account_units_max) {
     return;
@@ -89,6 +89,7 @@ void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std
     return;  // it takes turns on the first one only
   }
   one.gpu = number;
+  const bool is_known = gpus_.contains(number);
   gpu& of = gpus_[number];
   of.total = total;  // the last one to say it: a wrong one holds until the next report
   // What others have in the GPU beside the accounts. Clients take from the account first and
@@ -99,7 +100,11 @@ void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total, std
       present += wired(other) + resident(other);
     }
   }
-  of.unaccounted = std::min(less(less(total, free), present), of.total);
+  if (free.has_value()) {
+    of.unaccounted = std::min(less(less(total, *free), present), of.total);
+  } else if (is_known) {
+    return;  // the next report says what is free
+  }
   if (rooms_of(number) > capacity_of(number)) {
     reclaim(number, 0);
   }
@@ -150,26 +155,40 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
     if (one.gpu == 0) {
       return account_units_max;
     }
-    const std::uint64_t here = less(free_of(one.gpu), settings_.spare) + one.reserved;
+    const std::uint64_t free = less(free_of(one.gpu), settings_.spare);
+    const std::uint64_t needed = less(accounts_.used(id) + units, accounts_.granted(id));
+    // What is reserved is for a larger request of another thread: nothing of it is granted in
+    // advance, because that could be taken back for others.
+    const std::uint64_t here = units < one.pending
+                                   ? std::max(free, std::min(needed, free + one.reserved))
+                                   : free + one.reserved;
     // What is in the host's memory comes to the GPU with its next turn, and must fit.
     return one.on_host == 0
                ? here
                : std::min(here, less(available(one, false), granted(one) + one.on_host));
   };
-  int error = accounts_.want(id, units, spare());
+  const auto take = [&] {
+    const std::uint64_t free = less(free_of(one.gpu), settings_.spare);
+    const std::uint64_t before = granted(one);
+    const int error = accounts_.want(id, units, spare());
+    // What is not free came out of what is reserved for a request of another thread.
+    one.reserved = less(one.reserved, less(less(granted(one), before), free));
+    return error;
+  };
+  int error = take();
   if (error == EAGAIN) {
     reclaim(one.gpu, id);
-    error = accounts_.want(id, units, spare());
+    error = take();
   }
   if (error != EAGAIN) {
-    end_request(one, now);
+    end_request(one, units, now);
     return error;
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
   if (when_full == full_policy::fail || cannot_fit(one, units, now) ||
       (when_full == full_policy::swap && !can_host(one, units))) {
     accounts_.refuse(id);
-    one.unfit_ns = 0;
+    end_request(one, units, now);
     return ENOMEM;
   }
   if (where == memory_place::any && is_stuck(one, now)) {
@@ -193,8 +212,12 @@ int turns::want_away(client& one, std::uint64_t units) {
   return error;
 }
 
-/** A client has got what it asked for, or is refused it. */
-void turns::end_request(client& one, std::uint64_t now) {
+/** A client has got what it asked for, or is refused it. Another thread of it may wait for more. */
+void turns::end_request(client& one, std::uint64_t units, std::uint64_t now) {
+  if (units < one.pending) {
+    schedule(one.gpu, now);
+    return;
+  }
   one.pending = 0;
   one.reserved = 0;
   one.unfit_ns = 0;

@@ -109,14 +109,18 @@ std::uint64_t turns::available(const client& one, bool do_others_stay) const {
   return less(capacity_of(one.gpu), kept);
 }
 
-std::uint64_t turns::most_for(client_id id) const {
+turns::prospect turns::prospect_of(client_id id, std::uint64_t gpu, std::uint64_t total) const {
   const auto found = clients_.find(id);
-  return found == clients_.end() ? 0 : available(found->second, false);
-}
-
-std::uint64_t turns::sure_for(client_id id) const {
-  const auto found = clients_.find(id);
-  return found == clients_.end() ? 0 : available(found->second, true);
+  if (found == clients_.end()) {
+    return {};
+  }
+  client one = found->second;
+  one.gpu = one.gpu == 0 ? gpu : one.gpu;
+  if (one.gpu != 0 && !gpus_.contains(one.gpu)) {  // nobody uses it yet
+    const std::uint64_t most = less(std::min(total, settings_.capacity), settings_.spare);
+    return {most, most};
+  }
+  return {available(one, false), available(one, true)};
 }
 
 std::uint64_t turns::turn_ns(const client& one) const {

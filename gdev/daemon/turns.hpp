@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -100,9 +101,9 @@ class turns {
             std::uint64_t now);
   /** A client is gone, before accounts::leave(); so is its memory. */
   void leave(client_id id, std::uint64_t now);
-  /** A client uses a GPU, and says what it has and what of it is free. */
-  void use_gpu(client_id id, std::uint64_t gpu, std::uint64_t total, std::uint64_t free,
-               std::uint64_t now);
+  /** A client uses a GPU, and says what it has, and what of it is free if it knows. */
+  void use_gpu(client_id id, std::uint64_t gpu, std::uint64_t total,
+               std::optional<std::uint64_t> free, std::uint64_t now);
   /** A client that comes back to a daemon is off its GPU, or about to be: `left` follows. */
   void come_back_out(client_id id, std::uint64_t now);
   /** A client that comes back to a daemon is on its GPU, and held: it stays so if it has a job. */
@@ -139,10 +140,14 @@ class turns {
   /** Returns the clients that must be ended: they keep others waiting for longer than they may. */
   [[nodiscard]] std::set<client_id> take_ended() noexcept;
 
-  /** Returns what the client could have of its GPU, if all others left. */
-  [[nodiscard]] std::uint64_t most_for(client_id id) const;
-  /** The same, if those stay that need not leave, because of their virtual GPU's reserve. */
-  [[nodiscard]] std::uint64_t sure_for(client_id id) const;
+  /** What a client could have of its GPU. */
+  struct prospect {
+    std::uint64_t most = 0;  // if all others left
+    std::uint64_t sure = 0;  // if those stay that need not leave: their virtual GPU has a reserve
+  };
+  /** gpu, total: of which one, where it uses none yet. */
+  [[nodiscard]] prospect prospect_of(client_id id, std::uint64_t gpu = 0,
+                                     std::uint64_t total = 0) const;
   [[nodiscard]] turn_report report(client_id id, std::uint64_t now) const;
   [[nodiscard]] std::vector<gpu_report> gpus() const;
   /** Returns the rooms of a GPU's clients together, and its capacity. */
@@ -237,7 +242,7 @@ class turns {
   [[nodiscard]] bool is_reserved(const client& one) const;
   [[nodiscard]] std::uint64_t available(const client& one, bool do_others_stay) const;
   int want_away(client& one, std::uint64_t units);
-  void end_request(client& one, std::uint64_t now);
+  void end_request(client& one, std::uint64_t units, std::uint64_t now);
   void note_fit(client& one, std::uint64_t now);
   [[nodiscard]] bool is_over(const client& one, const client& by, std::uint64_t now) const;
   [[nodiscard]] bool cannot_fit(client& one, std::uint64_t units, std::uint64_t now);

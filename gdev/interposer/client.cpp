@@ -317,6 +317,15 @@ bool has_joined() noexcept { return joined.load(std::memory_order_relaxed); }
 
 namespace {
 
+/** Tells whether a GPU is the one on which this process takes turns: the first that it uses. */
+bool is_home(const gpu_facts& facts) noexcept {
+  const std::lock_guard lock(state);
+  if (home.number == 0) {
+    home = facts;
+  }
+  return home.number == facts.number;
+}
+
 /** Asks for bytes once. Returns as use_memory(), or EAGAIN: others must leave the GPU first. */
 int try_to_use(std::uint64_t bytes, memory_place where, host_part* part) noexcept {
   // A grant of a daemon that is gone may not be what a new one knows.
@@ -327,12 +336,14 @@ int try_to_use(std::uint64_t bytes, memory_place where, host_part* part) noexcep
       return 0;
     }
   }
-  const gpu_facts seen = look_at_gpu();
+  // The daemon hears only of the GPU on which turns are taken: that of the first allocation.
+  gpu_facts seen = where == memory_place::elsewhere ? gpu_facts{} : look_at_gpu();
   int error = 0;
   bool is_first = false;
   memory_facts then;
   {
     const std::lock_guard lock(asking);
+    seen = is_home(seen) ? seen : gpu_facts{};
     message said{
         .kind = message_kind::want,
         .numbers = {bytes, seen.number, seen.total, seen.free, static_cast<std::uint64_t>(where)}};
@@ -471,13 +482,13 @@ int ask_for_segment(message& said, int sent, file_descriptor& received) noexcept
   return said.error;
 }
 
-bool ask_memory(memory_facts& facts) noexcept {
+bool ask_memory(memory_facts& facts, const gpu_facts& on) noexcept {
   if (!has_joined()) {
     return false;
   }
   const uncancelled whole;
   const std::lock_guard lock(asking);
-  message said{.kind = message_kind::memory};
+  message said{.kind = message_kind::memory, .numbers = {on.number, on.total}};
   const bool is_answered = ask(said) == 0 && said.error == 0;
   const std::lock_guard state_lock(state);
   if (is_answered) {
@@ -495,13 +506,8 @@ bool ask_memory(memory_facts& facts) noexcept {
 bool use_gpu(const gpu_facts& facts) noexcept {
   const uncancelled whole;
   const std::lock_guard lock(asking);
-  {
-    const std::lock_guard state_lock(state);
-    if (home.number == 0) {
-      home = facts;
-    } else if (home.number != facts.number) {
-      return false;
-    }
+  if (!is_home(facts)) {
+    return false;
   }
   message said{.kind = message_kind::gpu, .numbers = {facts.number, facts.total, facts.free}};
   static_cast<void>(ask(said));  // a daemon that comes later hears of it in hello

@@ -78,11 +78,20 @@ struct memory_facts {
   std::uint64_t own = 0;    // what it has
 };
 
+/** A GPU, and its memory in bytes. Number 0: none. */
+struct gpu_facts {
+  std::uint64_t number = 0;
+  std::uint64_t total = 0;
+  std::uint64_t free = 0;
+};
+
 /**
  * Asks for the virtual GPU's memory. Without a daemon: what it said last. Returns false if this
  * process has joined no virtual GPU.
+ *
+ * on: of which GPU, where this process takes turns on none yet.
  */
-[[nodiscard]] bool ask_memory(memory_facts& facts) noexcept;
+[[nodiscard]] bool ask_memory(memory_facts& facts, const gpu_facts& on = {}) noexcept;
 
 // --- Overhead; for overhead.cpp ---
 
@@ -116,13 +125,6 @@ void begin_window() noexcept;
 [[nodiscard]] bool is_away() noexcept;
 
 // --- Turns; for turn_service ---
-
-/** A GPU, and its memory in bytes. Number 0: none. */
-struct gpu_facts {
-  std::uint64_t number = 0;
-  std::uint64_t total = 0;
-  std::uint64_t free = 0;
-};
 
 /** Says that this process uses a GPU. Returns false if it takes its turns on another one. */
 bool use_gpu(const gpu_facts& facts) noexcept;

@@ -27,8 +27,8 @@ class own_descriptor {
 
  private:
   std::atomic<int> number_{-1};
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
+  std::atomic<dev_t> device_ = 0;
+  std::atomic<ino_t> inode_ = 0;
 };
 
 class daemon_connection {

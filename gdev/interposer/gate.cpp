@@ -110,7 +110,8 @@ void fence_all_threads() noexcept {
 }
 
 bool is_closed(work kind) noexcept {
-  return (closed_queues.load(std::memory_order_relaxed) >> static_cast<unsigned>(queue_of(kind)) &
+  // Acquire, with the release of open_gate(): who passes sees what a move has changed.
+  return (closed_queues.load(std::memory_order_acquire) >> static_cast<unsigned>(queue_of(kind)) &
           1U) != 0;
 }
 
@@ -146,13 +147,20 @@ enum class wait_end : std::uint8_t {
  */
 __attribute__((noinline)) wait_end wait_until_open(work kind, bool is_parking_enough) noexcept {
   const uncancelled whole;
+  opening& of = the_opening.get();
+  if (is_parking_enough) {
+    const std::lock_guard lock(of.mutex);
+    if (of.is_parked) {  // it waits for nothing, so nobody is told that it needs the GPU
+      ++of.passes;
+      return wait_end::parked;
+    }
+  }
   if (waiting.fetch_add(1, std::memory_order_seq_cst) == 0) {
     tell_listener();
   }
   wait_end how = wait_end::open;
   bool is_last = false;
   {
-    opening& of = the_opening.get();
     std::unique_lock lock(of.mutex);
     of.changed.wait(lock, [&] {
       return !is_closed(kind) || of.calls != 0 || (is_parking_enough && of.is_parked);
@@ -160,7 +168,7 @@ __attribute__((noinline)) wait_end wait_until_open(work kind, bool is_parking_en
     if (is_parking_enough && of.is_parked) {
       how = wait_end::parked;
       ++of.passes;
-    } else if (is_closed(kind)) {
+    } else if (of.calls != 0 && is_closed(kind)) {  // it may have been closed since
       how = wait_end::let_pass;
       is_last = --of.calls == 0;
       // Before the lock is given back: whoever ends this by let_pass() sees that it is inside.

@@ -27,7 +27,7 @@ enum class work : std::uint8_t {
   launch,     // kernels and graphs
   fill,       // what writes memory on the device, and copies whose direction the call does not say
   to_device,  // copies from the host
-  to_host,    // copies to the host: they change nothing on the device
+  to_host,    // copies to what the program calls the host
   other,      // calls that no turn may end meanwhile: they allocate, free, or begin a capture
 };
 inline constexpr std::size_t works = 5;
@@ -48,7 +48,8 @@ struct gate_line;
 /**
  * Waits while the gate is closed for its queue, and holds it open while it lives.
  *
- * A thread that holds one already does not wait. Not a cancellation point.
+ * A thread that holds one already does not wait, unless more than 255 threads have come here. Not a
+ * cancellation point.
  */
 class submission {
  public:

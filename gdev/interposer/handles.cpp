@@ -37,7 +37,7 @@ bool virtual_handles::are_possible(const CUmemAllocationProp& wanted, unsigned l
   return wanted.type == CU_MEM_ALLOCATION_TYPE_PINNED &&
          wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
          wanted.allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
-         wanted.allocFlags.usage == 0 && flags == 0 && swappable().is_possible() &&
+         wanted.allocFlags.usage == 0 && flags == 0 && swappable().begin() &&
          swappable().place_on(wanted.location.id) == memory_place::here;
 }
 

@@ -78,7 +78,7 @@ CUresult allocate_swappable(CUdeviceptr* address, std::size_t bytes) {
 }
 
 CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) noexcept {
-  if (bytes >= swappable_memory::smallest && swappable().is_possible()) {
+  if (bytes >= swappable_memory::smallest && swappable().begin()) {
     return allocate_swappable(address, bytes);
   }
   return allocate(
@@ -91,7 +91,7 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, std::size_t* pitch, std::size_t w
   // The driver rounds the width up to a multiple of 512.
   const std::uint64_t bytes = times(round_up(width, 512), height);
   if (bytes >= swappable_memory::smallest && pitch != nullptr && width != 0 &&
-      (element == 4 || element == 8 || element == 16) && swappable().is_possible()) {
+      (element == 4 || element == 8 || element == 16) && swappable().begin()) {
     *pitch = round_up(width, 512);
     return allocate_swappable(address, bytes);
   }
@@ -254,9 +254,9 @@ CUresult mipmapped_array_destroy(CUmipmappedArray array) noexcept {
 
 CUresult mem_get_info(std::size_t* free, std::size_t* total) noexcept {
   const CUresult result = call_driver<CUresult>(id_cuMemGetInfo_v2, free, total);
-  const bool has_turns = result == CUDA_SUCCESS && swappable().is_possible();
+  const bool has_turns = result == CUDA_SUCCESS && swappable().could_begin();
   memory_facts facts;
-  if (result == CUDA_SUCCESS && ask_memory(facts)) {
+  if (result == CUDA_SUCCESS && ask_memory(facts, has_turns ? look_at_gpu() : gpu_facts{})) {
     *total = std::min<std::size_t>(*total, facts.limit);
     // With turns it is of no account what other programs have on the GPU now.
     const std::uint64_t on_gpu =

@@ -288,7 +288,7 @@ stream_pools::answer stream_pools::allocate(CUdeviceptr* address, std::size_t by
     return CUDA_SUCCESS;
   }
   const driver_scope scope(where.context);
-  if (!swappable().is_possible()) {
+  if (!swappable().begin()) {
     return std::nullopt;
   }
   const CUresult result = grow(from, bytes, where, address);

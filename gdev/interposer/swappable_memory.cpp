@@ -62,7 +62,7 @@ std::uint64_t swappable_memory::physical(std::uint64_t bytes) noexcept {
 
 void swappable_memory::stop() noexcept { is_stopped.store(true, std::memory_order_relaxed); }
 
-bool swappable_memory::is_possible() {
+bool swappable_memory::could_begin() {
   CUdevice device = 0;
   if (!has_joined() || is_stopped.load(std::memory_order_relaxed) ||
       call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS) {
@@ -70,20 +70,31 @@ bool swappable_memory::is_possible() {
   }
   {
     const std::lock_guard lock(mutex_);
-    if (home_ >= 0) {
+    if (home_ >= 0 && (has_begun_ || device != home_)) {
       return device == home_;
     }
   }
-  if (is_switched_off() ||
-      attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == 0) {
+  return !is_switched_off() &&
+         attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0;
+}
+
+bool swappable_memory::begin() {
+  CUdevice device = 0;
+  if (!could_begin() || call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS) {
     return false;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (has_begun_) {
+      return true;
+    }
   }
   const gpu_facts seen = look_at_gpu();
   if (seen.number == 0 || !use_gpu(seen)) {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  if (home_ < 0 && files_.open()) {
+  if (!std::exchange(has_begun_, true) && files_.open()) {
     publish_files();
   }
   home_ = device;
@@ -91,8 +102,13 @@ bool swappable_memory::is_possible() {
 }
 
 memory_place swappable_memory::place_on(CUdevice device) {
+  CUdevice current = device;
+  const bool has_context = call_driver<CUresult>(id_cuCtxGetDevice, &current) == CUDA_SUCCESS;
   const std::lock_guard lock(mutex_);
-  return home_ >= 0 && device != home_ ? memory_place::elsewhere : memory_place::here;
+  if (home_ < 0 && has_context && device == current) {
+    home_ = device;
+  }
+  return device == (home_ < 0 ? current : home_) ? memory_place::here : memory_place::elsewhere;
 }
 
 memory_place swappable_memory::place() {

@@ -50,9 +50,11 @@ class swappable_memory {
   /** Each chunk costs the driver what an allocation costs, so small ones cost more. */
   static constexpr std::size_t chunk_bytes = std::size_t{256} << 20;
 
-  /** Tells whether allocations of the current context can be swapped. */
-  [[nodiscard]] bool is_possible();
-  /** Tells whether a device, or the current one, is the one on which turns are taken. */
+  /** Tells whether allocations of the current context could be swapped. */
+  [[nodiscard]] bool could_begin();
+  /** Before such an allocation: turns are taken on this GPU from now on. Returns false if not. */
+  [[nodiscard]] bool begin();
+  /** Before an allocation on a device, or the current one: tells whether turns are taken there. */
   [[nodiscard]] memory_place place_on(CUdevice device);
   [[nodiscard]] memory_place place();
   /** Returns what an allocation takes. */
@@ -205,8 +207,8 @@ class swappable_memory {
   std::uint64_t size_ = 0;         // of what is not wired, but for what is in the host's memory now
   std::uint64_t resident_ = 0;     // of that
   std::uint64_t writes_then_ = 0;  // at the last move in
-  CUdevice home_ = -1;
-  gpu_facts facts_;
+  CUdevice home_ = -1;             // on which turns are taken: that of the first allocation
+  bool has_begun_ = false;         // there is memory that takes turns, or is about to be
   host_pool pool_;
   swap_file files_;
   std::byte* staging_ = nullptr;  // between the GPU and the file

@@ -30,9 +30,9 @@ inline constexpr std::uint32_t protocol_version = 7;
  *            Answer: as of memory. ENOMEM: the limit, or more than the GPU or the host can have;
  *            EAGAIN: others must leave the GPU first; a signal says when to ask again; EXDEV: they
  *            are taken, but for the host's memory until the client leaves the GPU
- *   memory   Answer: name; limit, bytes in use by all clients of the virtual GPU, bytes that this
- *            client could have on its GPU if others leave, and if those that are reserved memory
- *            do not
+ *   memory   number and bytes of a GPU, for a client that uses none yet. Answer: name; limit,
+ *            bytes in use by all clients of the virtual GPU, bytes that this client could have on
+ *            its GPU if others leave, and if those that are reserved memory do not
  *   gpu      number, bytes, free bytes of a GPU that the client uses
  *   turn     a turn_event; bytes and nanoseconds (below). Answer: name; the page's order. ECANCELED
  *   host     bytes of the host's memory, and in files, that the client wants to hold for what is

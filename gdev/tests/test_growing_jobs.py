@@ -25,10 +25,14 @@ def start_growing(
     env: dict[str, str] | None = None,
     sleeps_at: str = "",
 ) -> list[Job]:
-    """Starts two jobs, which have grown once on a GPU each, and wait for grow() on the other."""
+    """
+    Starts two jobs, which have grown once on a GPU each, and wait for grow() on the other. A thread
+    of the first job sleeps at a crash point.
+    """
     jobs = [start(name, ROUNDS, ranks=()) for name in ("a", "b")]
     for rank, job in enumerate(jobs):
-        job.run(*range(GPUS), size=BYTES // 2, grows=64, times=times, env=env, sleeps_at=sleeps_at)
+        sleeps = "" if rank else sleeps_at
+        job.run(*range(GPUS), size=BYTES // 2, grows=64, times=times, env=env, sleeps_at=sleeps)
         job.grow(rank)
     wait_until(lambda: sorted(used(daemon)) == [20, 20, 40, 40])
     return jobs

@@ -382,7 +382,8 @@ class simulation : private world {
       bool waits = false;  // one of them, until others free memory
       for (const sim_client& mate : clients_) {
         if (&mate == &one || (one.job != 0 && mate.job == one.job && mate.vgpu == one.vgpu)) {
-          fits = fits && (mate.gpu == 0 || mate.used + mate.wanted <= turns().most_for(mate.id));
+          fits = fits &&
+                 (mate.gpu == 0 || mate.used + mate.wanted <= turns().prospect_of(mate.id).most);
           waits = waits ||
                   (mate.wanted != 0 && policies_[mate.vgpu].when_full == gdev::full_policy::wait);
         }
@@ -390,7 +391,7 @@ class simulation : private world {
       require(one.id != 0, "a client is not back");
       const gdev::turn_report said = turns().report(one.id, now_);
       const bool is_misfit = one.gpu != 0 && said.now == phase::out &&
-                             accounts().used(one.id) > turns().sure_for(one.id);
+                             accounts().used(one.id) > turns().prospect_of(one.id).sure;
       require(said.is_unfit == is_misfit, "a client is said not to fit, and does; or not said");
       require(!fits || !one.is_off || one.waits_since_ns > end - round, "a client gets no turn");
       require(!fits || waits || one.wanted == 0, "a client gets no answer");

@@ -173,7 +173,7 @@ class world {
             "join");
     one.id = id;
     turns().join(id, *one.page, {}, gdev::job_word{one.job, has_jobs_ ? 2U : 0U}.packed(), now_);
-    turns().use_gpu(id, one.gpu, total_, total_, now_);
+    turns().use_gpu(id, one.gpu, total_, std::nullopt, now_);
     if (one.is_leaving || one.is_off) {
       turns().come_back_out(id, now_);
     } else if (one.is_held) {
