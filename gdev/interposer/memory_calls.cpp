@@ -155,7 +155,7 @@ CUresult mem_alloc_from_pool(CUdeviceptr* address, std::size_t bytes, CUmemoryPo
 
 CUresult mem_free(CUdeviceptr address) noexcept {
   if (swappable().begins_at(address)) {
-    const submission in_turn(work::other);
+    const memory_pass in_place;  // its work has ended, wherever it is
     return swappable().free(address);
   }
   if (const auto served = pools().free_now(address)) {

@@ -109,6 +109,16 @@ def test_memory_is_freed_while_a_program_is_off(two_vgpus: Daemon) -> None:
         assert b.does("check", 0, 2, 40 * MIB) == [1]
 
 
+def test_a_program_that_only_frees_gets_no_turn(two_vgpus: Daemon) -> None:
+    with started(two_vgpus, "a", 24, 1) as a:
+        keys = [a.does("alloc", 2 * MIB)[0] for _ in range(8)]
+        with started(two_vgpus, "b", 40, 2):
+            for key in keys:
+                a.does("free", key)
+            time.sleep(0.5)  # turns last 0.1 s
+            assert "off" in state(two_vgpus)[a.process.pid]
+
+
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_the_end_of_a_program_makes_room(two_vgpus: Daemon, which: str) -> None:
     """Whether it is killed on the GPU or off it."""
