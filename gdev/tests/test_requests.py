@@ -94,10 +94,14 @@ def stuck(vgpus: Daemon) -> Iterator[list[RawClient]]:
 
 def test_it_must_fit_the_gpu_with_the_rest(stuck: list[RawClient]) -> None:
     """There are 20 MiB, 20 MiB on the host, and 24 MiB that it could have beside."""
-    other = stuck[1]
+    other, *rest = stuck[1:]
     assert other.wants(24 * MIB + UNIT) == OUT_OF_MEMORY
     assert other.wants(4 * MIB) == 0
     assert other.wants(UNIT) == AGAIN
+    for client in rest:
+        client.end()
+    wait_until(lambda: other.wants(10 * MIB) == 0)
+    assert other.wants(10 * MIB + UNIT) == OUT_OF_MEMORY
 
 
 def test_the_host_must_hold_it(stuck: list[RawClient]) -> None:
