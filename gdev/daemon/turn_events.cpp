@@ -340,6 +340,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       break;
     case turn_event::held: note_held(one, a, now); return 0;
+    case turn_event::paused: return pause(id, true, now);
     default: return EINVAL;
   }
   schedule(one.gpu, now);
@@ -353,6 +354,7 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
   }
   client& one = found->second;
   one.is_paused = is_paused;
+  one.page->is_paused.store(std::uint32_t{is_paused}, std::memory_order_relaxed);
   if (is_paused && one.now == phase::in && knows_mates(one, now)) {
     ask_to_leave(one, now);
   }

@@ -142,10 +142,13 @@ int map_page(int file) noexcept {
   if (made == MAP_FAILED) {
     return errno;
   }
+  auto* const now = static_cast<client_page*>(made);
   if (page != nullptr) {
+    now->is_paused.store(page->is_paused.load(std::memory_order_relaxed),
+                         std::memory_order_relaxed);
     munmap(page, client_page_bytes);
   }
-  page = static_cast<client_page*>(made);
+  page = now;
   page->swappable.store(mine.swappable_units, std::memory_order_relaxed);
   page->resident.store(mine.resident_units, std::memory_order_relaxed);
   page->has_files.store(std::uint32_t{mine.has_files}, std::memory_order_relaxed);
@@ -196,6 +199,11 @@ int connect_to_daemon() noexcept {
   };
   if (mine.overhead.source != overhead_source::unknown) {
     message told = about_overhead(mine.overhead, false);
+    static_cast<void>(tells(told));
+  }
+  if (page->is_paused.load(std::memory_order_relaxed) != 0) {
+    message told{.kind = message_kind::turn,
+                 .numbers = {static_cast<std::uint64_t>(turn_event::paused)}};
     static_cast<void>(tells(told));
   }
   crash_point("hello_done");

@@ -204,6 +204,8 @@ struct client_page {
   std::atomic<std::uint32_t> asked{0};        // the daemon writes it
   std::atomic<std::uint32_t> known_names{0};  // so does it: unknown functions that it has names of
   std::atomic<std::uint32_t> answered{0};     // the client writes it: the last `asked` that it saw
+  // The daemon writes it, and the client on a new page: turn_event::paused follows then.
+  std::atomic<std::uint32_t> is_paused{0};
   std::array<std::atomic<std::uint64_t>, counters> counts{};  // by counter: client, then daemon
 };
 

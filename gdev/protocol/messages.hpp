@@ -150,6 +150,7 @@ enum class turn_event : std::uint64_t {
                  // was taken back; it waits until it has it again
   held = 7,      // the number of a hold_round: its calls are submitted; if it has none: nothing
                  // runs on the GPU
+  paused = 8,    // an earlier daemon had paused it
 };
 
 /** Where memory is to be that a client wants. */

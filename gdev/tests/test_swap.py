@@ -194,6 +194,24 @@ def test_a_paused_program_is_off_until_it_is_resumed(two_vgpus: Daemon) -> None:
     assert failed.stderr == "gdev: 1: no such process runs under gdev (gdev ps)\n"
 
 
+def test_a_pause_outlasts_daemons(two_vgpus: Daemon) -> None:
+    with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
+        started(two_vgpus, "a", 40, 1) as a,
+    ):
+        two_vgpus.must("pause", str(a.process.pid))
+        wait_for(two_vgpus, a, "off, paused")
+        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+        for _ in range(2):
+            two_vgpus.kill()
+            two_vgpus.start()
+            wait_for(two_vgpus, a, "off, paused")
+        time.sleep(2)  # a new daemon lets nobody enter for 1.5 s
+        assert not waiting.done()
+        two_vgpus.must("resume", str(a.process.pid))
+        assert waiting.result(TIMEOUT_S) == [1]
+
+
 def test_memory_that_others_free_past_gdev_makes_room(two_vgpus: Daemon) -> None:
     """All programs are off, so no request says that the GPU has more room than it had."""
     environment = two_vgpus.gpu.environment(under_gdev=False)
