@@ -46,8 +46,8 @@ constexpr std::uint32_t first_calls = hold_round::calls_max;
 constexpr std::uint64_t longest_patience_ns = 64 * turns::second_ns;
 /** They are held no longer than this after the last one who waits for it. */
 constexpr std::uint64_t wanted_ns_max = turns::second_ns / 2;
-/** Most processes of a job. Others have turns of their own: each look at a job costs its square. */
-constexpr std::size_t members_max = 32;
+/** Most processes of a job. Others have turns of their own. */
+constexpr std::size_t members_max = job_word::size_max;
 /** How long others wait for the rest of a job that begins, and a job waits for others. */
 constexpr std::uint64_t begin_ns_max = 10 * turns::second_ns;
 /** How long a request keeps its job from leaving until it is served in the host's memory. */
@@ -66,7 +66,7 @@ void turns::join_job(client& one, const job_word& word, std::uint64_t now) {
   if (of.members.size() < members_max) {
     one.of = &of;
     of.members.push_back(one.id);
-    of.size = std::max(of.size, std::min<std::uint32_t>(word.size, members_max));
+    of.size = std::max(of.size, std::min(word.size, job_word::size_max));
     of.was_whole = of.was_whole || of.members.size() >= of.size;
     of.progress_ns = now;
   }

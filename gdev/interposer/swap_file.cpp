@@ -5,10 +5,12 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "base/crash_point.hpp"
 #include "interposer/client.hpp"
+#include "interposer/notices.hpp"
 
 namespace gdev {
 
@@ -46,6 +48,9 @@ bool swap_file::open() {
     made = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC | O_DIRECT, 0600);
     if (made < 0) {  // a file system without direct I/O
       made = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    }
+    if (made < 0) {
+      say("GDEV_SWAP_FOLDER: no files in %s: %s", folder, std::strerror(errno));
     }
   }
   is_impossible_ = made < 0;

@@ -221,7 +221,7 @@ static_assert(sizeof(message) == 176, "the Python commands use the same layout (
 
 /** Of which job a process is. */
 struct job_word {
-  static constexpr std::uint32_t size_max = 255;
+  static constexpr std::uint32_t size_max = 32;  // each look at a job costs its square
 
   std::uint32_t number = 0;  // the same in all its processes; 0: it has no job
   std::uint32_t size = 0;    // how many they are; 0: not known
@@ -231,7 +231,7 @@ struct job_word {
     return name.empty() ? job_word{} : job_word{number == 0 ? 1 : number, size};
   }
   [[nodiscard]] static constexpr job_word unpacked(std::uint32_t word) noexcept {
-    return {word >> 8, word & size_max};
+    return {word >> 8, word & 0xFF};
   }
   [[nodiscard]] constexpr std::uint32_t packed() const noexcept {
     return number << 8 | (size <= size_max ? size : 0);

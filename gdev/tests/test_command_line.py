@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from . import segments
 from .gdev_daemon import Daemon
 from .simulated_gpu import TIMEOUT_S
 
@@ -137,6 +138,16 @@ def test_virtual_gpus_outlive_the_daemon(daemon: Daemon) -> None:
     assert [row.split()[:2] for row in rows] == [["b", "no"], ["c", "1"]]
 
 
+def test_a_stop_loses_no_shared_memory_unasked(shared: Daemon) -> None:
+    with segments.program(shared) as one:
+        one.does("get", 7, 4096, segments.MAKE)
+    failed = shared.gdev("stop")
+    said = "gdev: memory shared by keys would be lost (gdev shm: 1); --force ends it too\n"
+    assert (failed.returncode, failed.stderr) == (1, said)
+    assert len(shared.must("shm").splitlines()) == 2
+    shared.must("stop", "--force")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -158,7 +169,7 @@ def test_commands_about_what_is_kept_start_the_daemon(
 
 def test_without_a_daemon_nothing_runs(daemon: Daemon) -> None:
     daemon.must("stop")
-    said = "nothing runs under gdev: there is no daemon\n"
+    said = "no daemon runs; programs that it left go on (gdev run, vgpu, gpu and apply start one)\n"
     assert daemon.must("ps") == said
     assert daemon.must("top", "--once") == said
     assert json.loads(daemon.must("top", "--json"))["programs"] == []

@@ -104,6 +104,19 @@ def test_the_array_interface_names_the_bytes(shared: Daemon) -> None:
     )
 
 
+def test_a_number_is_the_key_of_programs_in_c(shared: Daemon) -> None:
+    run(
+        shared,
+        "one, same = gdev.shm(42, 100), gdev.shm(42, 0)\n"
+        "assert one.key == 42 and same.id == one.id and same.nbytes == 100\n"
+        "text = gdev.shm('weights', 100)\n"
+        "assert gdev.shm(gdev.key_of('weights'), 0).id == text.id\n"
+        "for key in (0, -1, 1 << 63):\n"
+        "    fails(ValueError, lambda: gdev.shm(key, 1))\n"
+        "assert fails(OSError, lambda: gdev.shm(7, 1, create=False)).filename == '7'\n",
+    )
+
+
 def test_errors_name_the_key(shared: Daemon) -> None:
     run(
         shared,

@@ -207,7 +207,7 @@ def test_a_forked_child_counts_anew(two_vgpus: Daemon) -> None:
 def test_top_without_a_daemon(two_vgpus: Daemon) -> None:
     two_vgpus.must("stop")
     process = two_vgpus.gdev("top", "--once")
-    assert (process.returncode, process.stderr) == (0, "") and "nothing runs" in process.stdout
+    assert (process.returncode, process.stderr) == (0, "") and "no daemon runs" in process.stdout
 
 
 # --- gdev metrics ---

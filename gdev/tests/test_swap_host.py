@@ -51,6 +51,14 @@ def test_a_full_host_keeps_the_program_on_the_gpu(two_vgpus: Daemon, is_anew: bo
         assert waiting.result(TIMEOUT_S) == [1]
 
 
+def test_a_folder_that_can_hold_no_files_is_named(two_vgpus: Daemon) -> None:
+    with two_vgpus.program("a", env={"GDEV_SWAP_FOLDER": "/nonexistent"}) as one:
+        one.does("init")
+        one.does("alloc", 2 * MIB)
+        said = "GDEV_SWAP_FOLDER: no files in /nonexistent: No such file or directory\n"
+        assert one.end().endswith(said)
+
+
 def test_a_host_that_gives_less_than_it_promised_keeps_the_program_on_the_gpu(
     two_vgpus: Daemon,
 ) -> None:

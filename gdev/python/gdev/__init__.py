@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gdev._shm import SharedMemory, shm
+    from gdev._shm import SharedMemory, key_of, shm
 
-__all__ = ["SharedMemory", "shm"]
+__all__ = ["SharedMemory", "key_of", "shm"]
 
 
 def __getattr__(name: str) -> object:

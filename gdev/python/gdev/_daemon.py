@@ -62,7 +62,9 @@ _MEANINGS: Final = {
     " kill gdevd",
 }
 _NO_DAEMON: Final = "no daemon runs (gdev run, vgpu, gpu and apply start one)"
-NOTHING_RUNS: Final = "nothing runs under gdev: there is no daemon"
+NOTHING_RUNS: Final = (
+    "no daemon runs; programs that it left go on (gdev run, vgpu, gpu and apply start one)"
+)
 NAME_RULE: Final = "a name has 1 to 31 letters, digits, '.', '_' or '-'"
 # setting_fault in gdev/protocol/messages.hpp; {}: the most that is possible.
 _FAULTS: Final = (

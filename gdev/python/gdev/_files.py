@@ -7,6 +7,8 @@ import errno
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 
@@ -54,14 +56,32 @@ def driver() -> Path | None:
                 errno.ENOENT, "GDEV_DRIVER names a file that is not there", str(path)
             )
         return path
+    own = library().resolve()
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    others = [folder for folder in folders if not folder or Path(folder).resolve() != own.parent]
+    if others == folders:
+        return _loaded_driver(own)
+    # Programs that use libgdev.so name its folder; the loader here would find gdev's library.
+    code = f"from gdev import _files; print(_files._loaded_driver({str(own)!r}) or '')"
+    asked = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"LD_LIBRARY_PATH": ":".join(others), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return Path(asked.stdout.strip()) if asked.stdout.strip() else None
+
+
+def _loaded_driver(own: Path | str) -> Path | None:
+    """Loads the driver, and returns its path; none if there is only the library ``own``."""
     try:
         ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY)
     except OSError:
         return None
-    own = library().resolve()
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = Path(line.partition("/")[1] + line.partition("/")[2])
-        if path.name.startswith("libcuda.so") and path.resolve() != own:
+        if path.name.startswith("libcuda.so") and path.resolve() != Path(own):
             return path
     return None
 

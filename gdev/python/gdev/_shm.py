@@ -102,12 +102,12 @@ class SharedMemory:
     Arrays that were made by DLPack keep it attached; it cannot be closed before they are gone.
     """
 
-    def __init__(self, key: str, number: int, nbytes: int) -> None:
+    def __init__(self, key: str | int, number: int, nbytes: int) -> None:
         """Attaches segment ``number``. ``shm`` calls this."""
         address = ctypes.c_uint64()
-        _check(_call("gshmat")(number, ctypes.byref(address), 0), key)
+        _check(_call("gshmat")(number, ctypes.byref(address), 0), str(key))
         device = ctypes.c_int()
-        _check_driver(_call("cuCtxGetDevice")(ctypes.byref(device)), key)
+        _check_driver(_call("cuCtxGetDevice")(ctypes.byref(device)), str(key))
         self.key: Final = key
         self.id: Final = number
         self.nbytes: Final = nbytes
@@ -138,7 +138,7 @@ class SharedMemory:
 
         Raises OSError: EPERM, it is another user's; EIDRM, it has been removed.
         """
-        _check(_call("gshmctl")(self.id, _REMOVE, None), self.key)
+        _check(_call("gshmctl")(self.id, _REMOVE, None), str(self.key))
 
     def __enter__(self) -> Self:
         return self
@@ -205,27 +205,32 @@ class SharedMemory:
 
 
 def shm(
-    key: str, nbytes: int, *, create: bool = True, exclusive: bool = False, mode: int = 0o600
+    key: str | int, nbytes: int, *, create: bool = True, exclusive: bool = False, mode: int = 0o600
 ) -> SharedMemory:
     """Returns the device memory of a key, attached; makes it if there is none and ``create``.
 
-    key: any text; programs that use the same text share memory. nbytes: at most the segment's size;
-    0, of one that is there: all of it. exclusive: it must be new. mode: who may use it, as of a
-    file; it is charged to the virtual GPU of the program that makes it, until it is removed.
+    key: any text; programs that use the same text share memory; or the number that programs in C
+    use, for which ``key_of(text)`` is that of a text. nbytes: at most the segment's size; 0, of one
+    that is there: all of it. exclusive: it must be new. mode: who may use it, as of a file; it is
+    charged to the virtual GPU of the program that makes it, until it is removed.
 
     Uses the current CUDA context; without one, the primary context of the first device, which it
     makes current. Raises OSError, with ``filename`` the key: ENOENT, EEXIST, EACCES; EINVAL: it is
-    smaller; ENOMEM: the limit; ENOSYS: the program does not run under gdev.
+    smaller, or has 0 bytes; ENOMEM: the limit; ENOSYS: the program does not run under gdev.
     """
     if nbytes < 0:
         raise ValueError(f"a size is not negative: {nbytes}")
-    get = _call("gshmget", key)
-    _need_context(key)
+    value = key if isinstance(key, int) else key_of(key)
+    if not 0 < value < 2**63:
+        raise ValueError(f"a key is a text, or 1 to 2**63 - 1: {key}")
+    about = str(key)
+    get = _call("gshmget", about)
+    _need_context(about)
     flags = (_CREATE if create else 0) | (_EXCLUSIVE if exclusive else 0) | (mode & 0o777)
-    number = _check(get(ctypes.c_int64(key_of(key)), ctypes.c_size_t(nbytes), flags), key)
+    number = _check(get(ctypes.c_int64(value), ctypes.c_size_t(nbytes), flags), about)
     status = _Status()
     if nbytes == 0:
-        _check(_call("gshmctl")(number, _STATUS, ctypes.byref(status)), key)
+        _check(_call("gshmctl")(number, _STATUS, ctypes.byref(status)), about)
     return SharedMemory(key, number, nbytes or status.bytes)
 
 

@@ -5,7 +5,7 @@ be run, 125 after another error, as of ``env`` and ``timeout``. Of the others: 0
 with one line on standard error; 2 after wrong arguments, also such as the daemon refuses.
 
 Commands that change or read what is kept without a daemon (``run``, ``vgpu``, ``gpu``, ``apply``)
-start it. ``ps`` and ``top`` say that nothing runs, and the others end with an error.
+start it. ``ps`` and ``top`` say that there is none, and the others end with an error.
 """
 
 from __future__ import annotations
@@ -241,11 +241,11 @@ def _vgpu_json(one: _daemon.Vgpu) -> dict[str, Any]:
 
 @app.command("ps")
 def ps_command() -> None:
-    """List the programs that run under gdev. Without a daemon, say that nothing runs.
+    """List the programs that run under gdev. Without a daemon, say that there is none.
 
     \b
     STATE says where a program's memory is; several may hold at once:
-      on, off            on its GPU; swapped out
+      on, off            on its GPU; what can be swapped is not (gdev top: WIRED is the rest)
       moving out, in     between the two
       waits for memory   others have it: for an allocation, or to come back
       does not fit       it is off, and needs more than there is for it now
@@ -389,9 +389,20 @@ def remove_segment_command(
 
 
 @app.command("stop")
-def stop_command() -> None:
-    """End the daemon. Programs go on with the memory that they have."""
+def stop_command(
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if memory that is shared by keys is lost.")
+    ] = False,
+) -> None:
+    """End the daemon. Programs go on with the memory that they have.
+
+    What is shared by keys ends with it: programs keep what they have attached, and nobody else
+    finds it any more.
+    """
     with _daemon.connect(start=False) as daemon:
+        if not force and (count := len(daemon.segments())):
+            text = f"memory shared by keys would be lost (gdev shm: {count}); --force ends it too"
+            raise OSError(errno.EBUSY, text)
         daemon.ask(_daemon.STOP)
 
 

@@ -26,7 +26,7 @@ def top_command(
 ) -> None:
     """Watch GPUs, virtual GPUs and programs: memory, turns, what is moved, waits, launches.
 
-    Without a daemon it says that nothing runs.
+    Without a daemon it says that there is none.
 
     Rates are those of the last interval. Wired memory does not leave the GPU with a turn, or is on
     another GPU.
