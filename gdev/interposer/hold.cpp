@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/crash_point.hpp"
 #include "interposer/client.hpp"
@@ -25,6 +26,7 @@ constexpr unsigned calls_of_captures = 1000;
 void hold::begin() noexcept {
   close_gate(all_queues);
   is_on_ = true;
+  has_captured_ = false;
   round_.reset();
   has_told_ = false;
   set_side(turn_side::held);
@@ -33,9 +35,13 @@ void hold::begin() noexcept {
 bool hold::is_done(std::uint32_t calls) {
   const auto deadline = std::chrono::steady_clock::now() + look;
   if (has_captures()) {
+    has_captured_ = true;
     let_pass(calls_of_captures);
     std::this_thread::sleep_until(deadline);
     return false;
+  }
+  if (std::exchange(has_captured_, false)) {
+    let_pass(calls);  // instead of what the capture has left
   }
   if (calls != 0) {
     if (calls_left() != 0) {
@@ -43,7 +49,6 @@ bool hold::is_done(std::uint32_t calls) {
     }
     return calls_left() == 0 && wait_for_submissions(deadline);
   }
-  let_pass(0);  // what a capture has left
   return wait_for_submissions(deadline) && !has_captures() && swappable().drain(deadline);
 }
 

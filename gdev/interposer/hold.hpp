@@ -27,9 +27,10 @@ class hold {
 
  private:
   /** Returns whether the round's calls have passed; or, if there are none, the GPU has finished. */
-  [[nodiscard]] static bool is_done(std::uint32_t calls);
+  [[nodiscard]] bool is_done(std::uint32_t calls);
 
   bool is_on_ = false;
+  bool has_captured_ = false;  // calls of a capture were let pass
   bool has_told_ = false;
   std::optional<std::uint32_t> round_;  // that it saw last
 };
