@@ -271,16 +271,6 @@ bool turns::is_stuck(const client& one, std::uint64_t now) {
           }));
 }
 
-/** Takes units into use that will be in the host's memory until the client leaves. */
-int turns::want_on_host(client& one, std::uint64_t units, std::uint64_t now) {
-  if (const int error = want_away(one, units); error != 0) {
-    return error;
-  }
-  one.on_host += units;
-  end_request(one, units, now);
-  return EXDEV;
-}
-
 /**
  * Tells whether a client begins to have memory while others of its job are off, or about to be: it
  * must not work without them. If they are off, it leaves and enters with them. If it cannot leave,

@@ -212,6 +212,16 @@ int turns::want_away(client& one, std::uint64_t units) {
   return error;
 }
 
+/** Takes units into use that will be in the host's memory until the client leaves. */
+int turns::want_on_host(client& one, std::uint64_t units, std::uint64_t now) {
+  if (const int error = want_away(one, units); error != 0) {
+    return error;
+  }
+  one.on_host += units;
+  end_request(one, units, now);
+  return EXDEV;
+}
+
 /** A client has got what it asked for, or is refused it. Another thread of it may wait for more. */
 void turns::end_request(client& one, std::uint64_t units, std::uint64_t now) {
   if (units < one.pending) {

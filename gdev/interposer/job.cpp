@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/environment.hpp"
 #include "interposer/notices.hpp"
 
 namespace gdev {
@@ -13,11 +14,6 @@ namespace gdev {
 namespace {
 
 constexpr const char* chosen_by_user = "GDEV_JOB_SIZE";
-
-std::string_view variable(const char* name) noexcept {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? std::string_view() : value;
-}
 
 /** Returns the number of processes that a text says, or 0 if it says none. */
 std::uint32_t size_in(std::string_view text) noexcept {

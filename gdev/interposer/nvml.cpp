@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
+#include "base/environment.hpp"
 #include "interposer/loader.hpp"
 
 namespace gdev {
@@ -51,8 +51,8 @@ const nvml::functions* nvml::load() {
     return loaded_;
   }
   load_loader_functions();
-  const char* const given = std::getenv("GDEV_NVML");
-  const char* const name = given != nullptr && *given != '\0' ? given : "libnvidia-ml.so.1";
+  const char* const given = variable("GDEV_NVML");
+  const char* const name = *given != '\0' ? given : "libnvidia-ml.so.1";
   void* const library = gdev_loader_dlopen(name, RTLD_LAZY | RTLD_LOCAL);
   functions found{};
   if (library == nullptr || !find(library, "nvmlInit_v2", found.init) ||

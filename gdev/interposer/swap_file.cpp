@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 
 #include "base/crash_point.hpp"
+#include "base/environment.hpp"
 #include "interposer/client.hpp"
 #include "interposer/notices.hpp"
 
@@ -42,9 +42,9 @@ bool swap_file::open() {
   if (file_.number() >= 0 || is_impossible_) {
     return file_.is_there();
   }
-  const char* const folder = std::getenv("GDEV_SWAP_FOLDER");
+  const char* const folder = variable("GDEV_SWAP_FOLDER");
   int made = -1;
-  if (folder != nullptr && *folder != '\0') {
+  if (*folder != '\0') {
     made = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC | O_DIRECT, 0600);
     if (made < 0) {  // a file system without direct I/O
       made = ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);

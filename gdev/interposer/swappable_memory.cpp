@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "base/crash_point.hpp"
 #include "base/endless.hpp"
+#include "base/environment.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
@@ -34,10 +35,7 @@ int attribute(CUdevice_attribute which, CUdevice device) noexcept {
   return value;
 }
 
-bool is_switched_off() noexcept {
-  const char* const chosen = std::getenv("GDEV_SWAP");
-  return chosen != nullptr && chosen[0] == '0' && chosen[1] == '\0';
-}
+bool is_switched_off() noexcept { return std::string_view(variable("GDEV_SWAP")) == "0"; }
 
 }  // namespace
 

@@ -10,12 +10,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <random>
 #include <string_view>
 #include <utility>
 
 #include "base/crash_point.hpp"
+#include "base/environment.hpp"
 #include "base/own_thread.hpp"
 #include "interposer/client.hpp"
 #include "interposer/connection.hpp"
@@ -58,8 +58,7 @@ own_descriptor wake_file;  // an eventfd; never closed but by a forked child
 std::atomic<bool> is_started = false;
 
 bool stops_without_daemon() noexcept {
-  const char* const chosen = std::getenv("GDEV_ON_DAEMON_LOSS");
-  return chosen != nullptr && std::string_view(chosen) == "stop";
+  return std::string_view(variable("GDEV_ON_DAEMON_LOSS")) == "stop";
 }
 
 std::uint64_t all_submissions() noexcept {
