@@ -7,6 +7,7 @@ import os
 import pwd
 import signal
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -227,6 +228,24 @@ def test_all_settings_are_listed(daemon: Daemon) -> None:
     }
     rows = [line.split() for line in daemon.must("gpu", "list").splitlines()]
     assert rows[1] == ["no", "limit", "1", "MiB", "3", "MiB", "4", "MiB"]
+
+
+def test_gpus_are_shown_as_nvidia_smi_numbers_them(shared: Daemon, tmp_path: Path) -> None:
+    with segments.program(shared) as one:
+        one.does("get", 7, 4096, segments.MAKE)
+        number = shared.gpu.memory.stat().st_ino  # of the simulated GPU
+        uuid = str(UUID(bytes=number.to_bytes(8, "little") + bytes(8)))
+        query = tmp_path / "nvidia-smi"
+        query.write_text(f"#!/bin/sh\necho '3, GPU-{uuid}'\n")
+        query.chmod(0o755)
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        shown = shared.gdev("gpu", "list", "--json", env=path)
+        (gpu,) = json.loads(shown.stdout)["gpus"]
+        assert (gpu["index"], gpu["uuid"]) == (3, f"GPU-{uuid}")
+        rows = shared.gdev("gpu", "list", env=path).stdout.splitlines()
+        assert rows[-1].split()[1] == "3"
+        (gpu,) = json.loads(shared.must("gpu", "list", "--json"))["gpus"]
+        assert gpu["index"] is None and gpu["uuid"] is None
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ import pwd
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from gpufs.sizes import format_size, parse_size
 
-from gdev import _daemon, _files
+from gdev import _daemon, _files, _gpus
 from gdev._values import NO_LIMIT, format_limit, json_limit, limit_of, policy_of
 from gdev.bench import app as bench
 from gdev.commands import commands
@@ -329,25 +330,37 @@ def gpu_list_command(as_json: AsJson = False) -> None:
     """List what programs may have, and the GPUs on which they take turns.
 
     With --json: an object with settings (memory, spare, host_memory, swap_files; null: no limit)
-    and gpus, an array of objects with gpu, memory, for_programs, given (what programs may have on
-    it just now), overhead (what they have beside their allocations), unaccounted (in use, and no
-    program's). Sizes are bytes.
+    and gpus, an array of objects with gpu, index and uuid (of nvidia-smi; null without it), memory,
+    for_programs, given (what programs may have on it just now), overhead (what they have beside
+    their allocations), unaccounted (in use, and no program's). Sizes are bytes.
     """
     with _daemon.connect(start=True) as daemon:
         settings = daemon.settings()
         found = daemon.gpus()
+    known = _gpus.listed() if found else {}
     if as_json:
         names = ("memory", "spare", "host_memory", "swap_files")
         shown = dict(zip(names, map(json_limit, settings), strict=True))
-        print(json.dumps({"settings": shown, "gpus": [one.to_json() for one in found]}))
+        nobody = {"index": None, "uuid": None}
+        rows = [
+            one.to_json() | (asdict(known[one.number]) if one.number in known else nobody)
+            for one in found
+        ]
+        print(json.dumps({"settings": shown, "gpus": rows}))
         return
     print_table(
         ("MEMORY", "SPARE", "HOST MEMORY", "SWAP FILES"), [tuple(map(format_limit, settings))]
     )
     print()
     sizes = [(one.total, one.capacity, one.rooms, one.overhead, one.unaccounted) for one in found]
-    rows = [(one.label, *map(format_size, of)) for one, of in zip(found, sizes, strict=True)]
-    print_table(("GPU", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED"), rows)
+    indexes = [str(known[one.number].index) if one.number in known else "-" for one in found]
+    table = [
+        (one.label, index, *map(format_size, of))
+        for one, index, of in zip(found, indexes, sizes, strict=True)
+    ]
+    print_table(
+        ("GPU", "INDEX", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED"), table
+    )
 
 
 @segments.callback(invoke_without_command=True)
