@@ -299,7 +299,7 @@ message server::change_settings(const connection& from, const message& asked) {
   }
   put(said, "",
       {chosen.capacity * account_unit, chosen.spare * account_unit, chosen.host * account_unit,
-       chosen.files * account_unit});
+       chosen.files * account_unit, known_gpu() * account_unit});
   return said;
 }
 

@@ -50,7 +50,8 @@ inline constexpr std::uint32_t protocol_version = 7;
  * From commands of everybody:
  *   settings most of each GPU for clients together, of that only for clients that enter, bytes of
  *            the host's memory, and in files, for what is swapped out; `unchanged`. Answer: the
- *            numbers. EPERM: only root and the daemon's user may change one; EINVAL: as of add
+ *            numbers, bytes of the largest GPU that is known. EPERM: only root and the daemon's
+ *            user may change one; EINVAL: as of add
  *   list     index, or number: the first virtual GPU after that number. Answer: name; limit, in
  *            use, granted, clients, refusals, owner, reserve, priority, full_policy, end_after_s,
  *            number, bytes that are shared by keys, overhead. ENOENT: past the last

@@ -338,6 +338,17 @@ def test_doctor_without_a_daemon(healthy: Daemon) -> None:
     assert "gdev service" in found["daemon"]["advice"]
 
 
+def test_doctor_judges_settings_by_the_gpu_that_was_there(healthy: Daemon) -> None:
+    """They were set before, and the program that brought the GPU has ended."""
+    healthy.must("gpu", "set", "--spare", "64MiB")
+    with healthy.program("a") as one:
+        one.does("init")
+        assert one.says("alloc", 2 << 20) == OUT_OF_MEMORY
+    status, found = doctor(healthy)
+    said = "--spare: 64 MiB, and programs may have 64 MiB"
+    assert (status, found["settings"]["text"]) == (1, said)
+
+
 def test_doctor_names_unknown_functions_of_programs(healthy: Daemon) -> None:
     """A program that asks for a function of tomorrow, and waits where it prints its result."""
     reader, writer = os.pipe()

@@ -74,11 +74,11 @@ _FAULTS: Final = (
     "--reserve is at most {}",
     "--reserve is at most the virtual GPU's --memory, {}",
     "--reserve: those of all virtual GPUs together are at most what programs may have of the GPU,"
-    " {}",
+    " {} (gdev vgpu list: what is set)",
     "--priority is -1000 to 1000",
     "--when-full is one of swap, wait, fail",
     "--end-after is 0 to 1000000000 seconds",
-    "--spare is less than what programs may have of the GPU, {}",
+    "--spare is less than what programs may have of the GPU, {} (gdev gpu list: what is set)",
     "--host-memory and --swap-files are at most {}",
 )
 _CHANGES: Final = (ADD, SET, REMOVE, SETTINGS)
@@ -397,6 +397,11 @@ class Daemon:
         wanted = (memory, spare, host_memory, swap_files)
         _, numbers = self.ask(SETTINGS, "", *[UNCHANGED if one is None else one for one in wanted])
         return numbers[0], numbers[1], numbers[2], numbers[3]
+
+    def known_gpu(self) -> int:
+        """Returns the memory of the largest GPU that was used here; NO_LIMIT: none was yet."""
+        _, numbers = self.ask(SETTINGS, "", *[UNCHANGED] * 4)
+        return numbers[4]
 
     def gpus(self) -> list[GpuUse]:
         """Returns the GPUs on which programs take turns."""

@@ -24,7 +24,7 @@ from gpufs.sizes import format_size
 
 from gdev import _daemon, _files, _symbols
 from gdev._sight import look
-from gdev._values import format_limit
+from gdev._values import NO_LIMIT, format_limit
 
 _CHILD_TIMEOUT_S: Final = 60  # a GPU may have to wake up
 _SYS_MEMBARRIER: Final = 324  # of x86-64
@@ -222,11 +222,11 @@ def _judge_host_memory(daemon: _daemon.Daemon) -> Finding:
 
 def _judge_settings(daemon: _daemon.Daemon) -> Iterator[Finding]:
     """Finds settings that the GPUs cannot fulfil: they may be older than the GPUs are known."""
-    gpus = daemon.gpus()
-    if not gpus:
+    largest = daemon.known_gpu()
+    if largest == NO_LIMIT:
         return
     memory, spare, _, _ = daemon.settings()
-    most = min(memory, max(one.total for one in gpus))
+    most = min(memory, largest)
     reserved = sum(one.reserve for one in daemon.vgpus())
     is_well = True
     for name, amount, is_wrong in (
@@ -238,7 +238,7 @@ def _judge_settings(daemon: _daemon.Daemon) -> Iterator[Finding]:
             text = f"{name}: {format_size(amount)}, and programs may have {format_size(most)}"
             yield Finding("settings", "fail", text, "lower it: gdev vgpu set, gdev gpu set")
     if is_well:
-        yield Finding("settings", "ok", "the GPUs in use can fulfil them")
+        yield Finding("settings", "ok", "the GPUs can fulfil them")
 
 
 def _judge_programs(daemon: _daemon.Daemon) -> Iterator[Finding]:
