@@ -137,7 +137,7 @@ message server::answer_client(connection& from, const message& asked) {
     case message_kind::want:
       note_gpu(from, numbers[1], units_of(numbers[2]));
       turns_.use_gpu(from.id, numbers[1], units_of(numbers[2]), units_of(numbers[3]), now());
-      said.error = numbers[4] > static_cast<std::uint64_t>(memory_place::any)
+      said.error = numbers[4] > static_cast<std::uint64_t>(memory_place::not_any_more)
                        ? EINVAL
                        : turns_.want(from.id, units_of(numbers[0]),
                                      static_cast<memory_place>(numbers[4]), now());

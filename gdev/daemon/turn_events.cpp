@@ -142,6 +142,14 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
     return ENOENT;
   }
   client& one = found->second;
+  if (where == memory_place::not_any_more) {
+    if (one.now == phase::in) {
+      end_request(one, units, now);
+    } else if (units >= one.pending) {
+      one.pending = 0;  // it comes back for what it has
+    }
+    return 0;
+  }
   if (one.now != phase::in || now < settled_ns_ || !knows_mates(one, now)) {
     return EAGAIN;  // a call that began before its turn ended, or before all are back
   }

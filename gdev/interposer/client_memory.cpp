@@ -30,15 +30,24 @@ using steady_clock = std::chrono::steady_clock;
 
 std::atomic<std::uint32_t> signal_count = 0;
 
+/** Notes bytes that were taken into use. `state` is held. */
+void note_use(std::uint64_t bytes, memory_place where) noexcept {
+  mine.bytes += bytes;
+  mine.note_change();
+  if (where == memory_place::elsewhere) {
+    mine.elsewhere += bytes;
+    publish_elsewhere();
+  }
+}
+
 /** Takes bytes of the grant. Returns false if they are more than is left. `state` is held. */
-bool use_grant(std::uint64_t bytes) noexcept {
+bool use_grant(std::uint64_t bytes, memory_place where) noexcept {
   const std::uint64_t after = mine.bytes + bytes;
   if (page == nullptr || after < mine.bytes ||
       !page->account.use(units_of(after) - units_of(mine.bytes))) {
     return false;
   }
-  mine.bytes = after;
-  mine.note_change();
+  note_use(bytes, where);
   return true;
 }
 
@@ -56,12 +65,22 @@ bool is_home(const gpu_facts& facts) noexcept {
   return home.number == facts.number;
 }
 
-/** Asks for bytes once. Returns as use_memory(), or EAGAIN: others must leave the GPU first. */
-int try_to_use(std::uint64_t bytes, memory_place where, host_part* part) noexcept {
+/** Tells the daemon that what it was asked for is there otherwise: others need not leave for it. */
+void end_request(std::uint64_t bytes) noexcept {
+  message said{.kind = message_kind::want,
+               .numbers = {bytes, 0, 0, 0, static_cast<std::uint64_t>(memory_place::not_any_more)}};
+  static_cast<void>(ask_daemon(said));
+}
+
+/**
+ * Asks for bytes once, if the grant does not suffice. Returns as use_memory(), or EAGAIN: others
+ * must leave the GPU first. is_asked: the daemon may have been asked; it has not answered yet.
+ */
+int try_to_use(std::uint64_t bytes, memory_place where, host_part* part, bool& is_asked) noexcept {
   // A grant of a daemon that is gone may not be what a new one knows.
   if (has_daemon()) {
     const std::lock_guard lock(state);
-    if (use_grant(bytes)) {
+    if (use_grant(bytes, where)) {
       crash_point("grant_used");
       return 0;
     }
@@ -86,19 +105,18 @@ int try_to_use(std::uint64_t bytes, memory_place where, host_part* part) noexcep
     if (unanswered == 0 && (said.error == 0 || said.error == EXDEV)) {
       // The daemon has taken so many units; together with the rest of a unit in use it may be less.
       const std::uint64_t before = units_of(mine.bytes);
-      mine.bytes += bytes;
-      mine.note_change();
+      note_use(bytes, where);
       page->account.free(units_of(bytes) - (units_of(mine.bytes) - before));
       if (said.error == EXDEV && part != nullptr) {
         mine.enter(*part, bytes);
-      } else if (where == memory_place::elsewhere) {
-        mine.elsewhere += bytes;
+        publish_elsewhere();
       }
-      publish_elsewhere();
+      is_asked = false;
       return 0;
     }
+    is_asked = unanswered == 0 && said.error == EAGAIN;
     // What was granted may be used without an answer, and others may have freed.
-    if (use_grant(bytes)) {
+    if (use_grant(bytes, where)) {
       return 0;
     }
     if ((unanswered == 0 && said.error == EAGAIN) || may_come_back(unanswered)) {
@@ -130,10 +148,14 @@ int use_memory(std::uint64_t bytes, memory_place where, host_part* part) noexcep
   constexpr std::chrono::seconds patience{10};
   const steady_clock::time_point said_at = steady_clock::now() + patience;
   bool has_said = false;
+  bool is_asked = false;
   for (;;) {
     const std::uint32_t seen = signal_count.load(std::memory_order_acquire);
-    const int error = try_to_use(bytes, where, part);
+    const int error = try_to_use(bytes, where, part, is_asked);
     if (error != EAGAIN) {
+      if (is_asked) {
+        end_request(bytes);
+      }
       note_signal();  // of what this one waited for, another thread may get the rest
       return error;
     }

@@ -156,9 +156,10 @@ enum class turn_event : std::uint64_t {
 
 /** Where memory is to be that a client wants. */
 enum class memory_place : std::uint64_t {
-  here = 0,       // on the GPU on which it takes turns
-  elsewhere = 1,  // on another one
-  any = 2,        // here; the host's memory will do, which its GPU can use
+  here = 0,          // on the GPU on which it takes turns
+  elsewhere = 1,     // on another one
+  any = 2,           // here; the host's memory will do, which its GPU can use
+  not_any_more = 3,  // nowhere: it has got otherwise what it has asked for
 };
 
 /** Why settings are impossible; gdev/_daemon.py has a text for each. */

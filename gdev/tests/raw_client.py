@@ -13,7 +13,7 @@ from .simulated_gpu import TIMEOUT_S
 from .test_protocol import HELLO, HOST, LAYOUT, MEMORY, NUMBERS, TURN, VERSION, WANT, ask, connect
 
 UNIT = 4096
-HERE, ELSEWHERE, ANY = range(3)  # a memory_place
+HERE, ELSEWHERE, ANY, NOT_ANY_MORE = range(4)  # a memory_place
 WAITS, LEFT, ENTERED, HELD = 1, 4, 6, 7  # turn_events
 OUT, HOLD = 1, 32  # bits of an order
 # Words of a client_page.

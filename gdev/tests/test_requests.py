@@ -10,7 +10,7 @@ import pytest
 
 from .gdev_daemon import Daemon
 from .jobs import wait_until
-from .raw_client import ANY, OUT, ROOM, UNIT, RawClient, leave_together, wait_for
+from .raw_client import ANY, NOT_ANY_MORE, OUT, ROOM, UNIT, RawClient, leave_together, wait_for
 from .test_protocol import GPUS, MIB, ask, connect
 
 AGAIN, OUT_OF_MEMORY, ON_HOST = 11, 12, 18  # EAGAIN, ENOMEM, EXDEV
@@ -50,6 +50,17 @@ def test_a_request_that_is_refused_at_last_waits_no_more(vgpus: Daemon) -> None:
         assert "waits for memory" in vgpus.must("ps")
         vgpus.must("gpu", "set", "--host-memory", "0")
         assert one.wants(40 * MIB) == OUT_OF_MEMORY
+        assert "waits for memory" not in vgpus.must("ps")
+
+
+def test_a_request_that_was_served_otherwise_waits_no_more(vgpus: Daemon) -> None:
+    """Another thread has freed what it needs. A larger one of that thread goes on."""
+    with RawClient(vgpus, "a", FIRST) as one, RawClient(vgpus, "b", FIRST) as other:
+        other.gets(60 * MIB)
+        assert one.wants(40 * MIB) == AGAIN
+        assert one.wants(20 * MIB, NOT_ANY_MORE) == 0
+        assert "waits for memory" in vgpus.must("ps")
+        assert one.wants(40 * MIB, NOT_ANY_MORE) == 0
         assert "waits for memory" not in vgpus.must("ps")
 
 
