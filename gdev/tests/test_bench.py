@@ -156,7 +156,7 @@ def test_micro_runs_all_programs_in_the_virtual_gpu(bench: Bench) -> None:
     assert process.returncode == 0, process.stderr
     runs = [line.split()[:2] for line in bench.log("micro")]
     names = "LOOP MADD MMUL CPY PINCPY BP BFS HW HS LUD NN NW SRAD SRAD2"
-    names += " MALLOC1 MALLOC16 MALLOC256 LAUNCH REFUSED"
+    names += " MALLOC1 MALLOC16 MALLOC256 LAUNCH"
     assert runs == [[kind, name] for name in names.split(" ") for kind in ("alone", "a")]
 
 

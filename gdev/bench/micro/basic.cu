@@ -1,6 +1,4 @@
 /** LOOP, MADD, MMUL, CPY, PINCPY, and allocations and launches. All results are exact. */
-#include <cuda.h>
-
 #include <cstring>
 
 #include "bench/matrix_product.cuh"
@@ -233,38 +231,6 @@ class launches : public workload {
   std::uint32_t result_ = 0;
 };
 
-/** Launches that the driver refuses at once: what gdev adds to a launch is not lost in its time. */
-class refused_launches : public workload {
- public:
-  explicit refused_launches(std::size_t count) : count_(count) {
-    cudaDriverEntryPointQueryResult found{};
-    void* address = nullptr;
-    check(cudaGetDriverEntryPointByVersion("cuLaunchKernel", &address, 12000, cudaEnableDefault,
-                                           &found),
-          "cudaGetDriverEntryPointByVersion");
-    launch_ = reinterpret_cast<decltype(launch_)>(address);
-    check(cudaGetFuncBySymbol(&function_, reinterpret_cast<const void*>(&store_unless_zero)),
-          "cudaGetFuncBySymbol");
-  }
-
-  void run() override {
-    for (std::size_t i = 0; i < count_; ++i) {
-      const CUresult result =
-          launch_(function_, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);  // no block
-      refused_ += result == CUDA_ERROR_INVALID_VALUE ? 1 : 0;
-    }
-  }
-  void forget() override { refused_ = 0; }
-  [[nodiscard]] bool is_right() const override { return refused_ == count_; }
-  [[nodiscard]] std::size_t bytes() const override { return 0; }
-
- private:
-  std::size_t count_;
-  std::size_t refused_ = 0;
-  cudaFunction_t function_ = nullptr;
-  decltype(&cuLaunchKernel) launch_ = nullptr;
-};
-
 }  // namespace
 
 std::unique_ptr<workload> make_loop(std::size_t iterations) {
@@ -287,9 +253,6 @@ std::unique_ptr<workload> make_allocations(std::size_t mebibytes) {
 }
 std::unique_ptr<workload> make_launches(std::size_t count) {
   return std::make_unique<launches>(count);
-}
-std::unique_ptr<workload> make_refused_launches(std::size_t count) {
-  return std::make_unique<refused_launches>(count);
 }
 
 }  // namespace gdev_bench

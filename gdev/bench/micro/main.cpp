@@ -37,7 +37,6 @@ constexpr microprogram programs[] = {
     {"MALLOC16", 16, 1, "MiB", make_allocations},
     {"MALLOC256", 256, 1, "MiB", make_allocations},
     {"LAUNCH", 100'000, 1, "launches", make_launches},
-    {"REFUSED", 100'000, 1, "launches", make_refused_launches},
 };
 
 int measure(const microprogram& chosen, std::size_t size, std::size_t repeats) {

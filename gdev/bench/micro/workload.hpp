@@ -60,6 +60,5 @@ std::unique_ptr<workload> make_srad_image(std::size_t side);
 std::unique_ptr<workload> make_srad_random(std::size_t side);
 std::unique_ptr<workload> make_allocations(std::size_t mebibytes);
 std::unique_ptr<workload> make_launches(std::size_t count);
-std::unique_ptr<workload> make_refused_launches(std::size_t count);
 
 }  // namespace gdev_bench

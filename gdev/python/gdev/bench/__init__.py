@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 from gpufs.sizes import parse_size
 
-from gdev.bench import _copies, _dataflow, _micro, _rivals, _search
+from gdev.bench import _copies, _dataflow, _launches, _micro, _rivals, _search
 from gdev.bench._results import Results, gpus, markdown
 
 app: Final = typer.Typer(no_args_is_help=True, help="Measure programs with and without gdev.")
@@ -27,6 +27,7 @@ _PARTS: Final = {
     "micro": _micro.parts,
     "copies": _copies.parts,
     "dataflow": _dataflow.parts,
+    "launches": _launches.parts,
     "search": _search.parts,
 }
 
@@ -65,6 +66,20 @@ def micro_command(
             raise ValueError(f"there is no such microprogram: {name} ({', '.join(_micro.NAMES)})")
     with Results("micro", {"runs": runs, "repeats": repeats, "vgpu": vgpu}, json_file) as results:
         end(_micro.measure(chosen, runs, repeats, vgpu, results))
+
+
+@app.command("launches")
+def launches_command(
+    count: Annotated[int, typer.Option(min=1, help="Launches in a block.")] = 5000,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of each kind in a run.")] = 60,
+    runs: Runs = 5,
+    vgpu: VgpuName = "default",
+    json_file: Json = None,
+) -> None:
+    """Measure what gdev adds to a launch: in one process, through it and past it in turn."""
+    settings = {"count": count, "blocks": blocks, "runs": runs, "vgpu": vgpu}
+    with Results("launches", settings, json_file) as results:
+        end(_launches.measure(count, blocks, runs, vgpu, results))
 
 
 @app.command("copies")

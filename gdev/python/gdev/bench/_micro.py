@@ -30,9 +30,8 @@ PAPER: Final = {
     "SRAD": "clearly slower",
     "SRAD2": "-",
 }
-# 20 times cudaMalloc() and cudaFree() of so many MiB; 100,000 launches of an empty kernel, and as
-# many that the driver refuses.
-OTHERS: Final = ("MALLOC1", "MALLOC16", "MALLOC256", "LAUNCH", "REFUSED")
+# 20 times cudaMalloc() and cudaFree() of so many MiB; 100,000 launches of an empty kernel.
+OTHERS: Final = ("MALLOC1", "MALLOC16", "MALLOC256", "LAUNCH")
 NAMES: Final = (*PAPER, *OTHERS)
 
 # How long a pair of processes is measured at least, of each kind; and the most blocks for that.
