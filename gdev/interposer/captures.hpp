@@ -11,6 +11,9 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <string_view>
+
+#include "driver/function_table.hpp"
 
 namespace gdev {
 
@@ -22,6 +25,13 @@ struct stream_key {
 
   auto operator<=>(const stream_key&) const = default;
 };
+
+/** Returns a stream by the name that it has for both kinds of default streams. Id: what uses it. */
+template <function_id Id>
+[[nodiscard]] CUstream named(CUstream stream) noexcept {
+  constexpr bool is_per_thread = std::string_view(functions[Id].name).ends_with("_ptsz");
+  return stream == nullptr && is_per_thread ? CU_STREAM_PER_THREAD : stream;
+}
 
 /** Returns the key of a stream, for the calling thread. */
 [[nodiscard]] stream_key key_of(CUstream stream) noexcept;

@@ -42,13 +42,6 @@ struct gated<Id, CUresult(Arguments...)> {
   }
 };
 
-/** Returns a stream by the name that it has for both kinds of default streams. */
-template <function_id Id>
-CUstream named(CUstream stream) noexcept {
-  constexpr bool is_per_thread = std::string_view(functions[Id].name).ends_with("_ptsz");
-  return stream == nullptr && is_per_thread ? CU_STREAM_PER_THREAD : stream;
-}
-
 /** A capture begins: no turn ends before it does, because work of it must not wait. */
 template <function_id Id, typename Function>
 struct begins_capture;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "interposer/captures.hpp"
 #include "interposer/client.hpp"
 #include "interposer/driver.hpp"
 #include "interposer/gate.hpp"
@@ -114,13 +115,6 @@ bool is_captured(CUstream stream) noexcept {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return has_captures() && call_driver<CUresult>(IsCapturing, stream, &status) == CUDA_SUCCESS &&
          status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/** Returns a stream by the name that it has for both kinds of default streams. */
-template <function_id IsCapturing>
-CUstream named(CUstream stream) noexcept {
-  return stream == nullptr && IsCapturing == id_cuStreamIsCapturing_ptsz ? CU_STREAM_PER_THREAD
-                                                                         : stream;
 }
 
 template <function_id Id, function_id IsCapturing>

@@ -177,39 +177,37 @@ def test_a_reserve_is_never_taken_away(two_vgpus: Daemon) -> None:
         two_vgpus.must("vgpu", "set", "a", "--reserve", "39MiB")
 
 
-def test_a_paused_program_is_off_until_it_is_resumed(two_vgpus: Daemon) -> None:
+@contextlib.contextmanager
+def paused(daemon: Daemon) -> Iterator[Program]:
+    """Yields a program that is paused, and uses its memory. It goes on when it is resumed."""
     with (
         concurrent.futures.ThreadPoolExecutor() as threads,
-        started(two_vgpus, "a", 40, 1) as a,
+        started(daemon, "a", 40, 1) as program,
     ):
-        two_vgpus.must("pause", str(a.process.pid))
-        wait_for(two_vgpus, a, "off, paused")
-        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
-        time.sleep(0.3)
+        daemon.must("pause", str(program.process.pid))
+        wait_for(daemon, program, "off, paused")
+        waiting = threads.submit(program.does, "check", 0, 1, 40 * MIB)
+        yield program
         assert not waiting.done()
-        two_vgpus.must("resume", str(a.process.pid))
+        daemon.must("resume", str(program.process.pid))
         assert waiting.result(TIMEOUT_S) == [1]
+
+
+def test_a_paused_program_is_off_until_it_is_resumed(two_vgpus: Daemon) -> None:
+    with paused(two_vgpus):
+        time.sleep(0.3)
     failed = two_vgpus.gdev("pause", "1")
     assert failed.returncode == 1
     assert failed.stderr == "gdev: 1: no such process runs under gdev (gdev ps)\n"
 
 
 def test_a_pause_outlasts_daemons(two_vgpus: Daemon) -> None:
-    with (
-        concurrent.futures.ThreadPoolExecutor() as threads,
-        started(two_vgpus, "a", 40, 1) as a,
-    ):
-        two_vgpus.must("pause", str(a.process.pid))
-        wait_for(two_vgpus, a, "off, paused")
-        waiting = threads.submit(a.does, "check", 0, 1, 40 * MIB)
+    with paused(two_vgpus) as program:
         for _ in range(2):
             two_vgpus.kill()
             two_vgpus.start()
-            wait_for(two_vgpus, a, "off, paused")
+            wait_for(two_vgpus, program, "off, paused")
         time.sleep(2)  # a new daemon lets nobody enter for 1.5 s
-        assert not waiting.done()
-        two_vgpus.must("resume", str(a.process.pid))
-        assert waiting.result(TIMEOUT_S) == [1]
 
 
 def test_memory_that_others_free_past_gdev_makes_room(two_vgpus: Daemon) -> None:
