@@ -14,7 +14,8 @@
  *
  * Invariants:
  * 1. The rooms of a GPU's clients are at most its capacity, but for what they had when the capacity
- *    became less.
+ *    became less, or when they came back to a daemon that was started anew: what such clients have
+ *    in the host's memory counts as here.
  * 2. A client's work runs in the phases `in` and `leaving` only: its gate is closed otherwise.
  * 3. At most one client of a GPU is entering with less room than it needs.
  * 4. The processes of a job that uses several GPUs leave together; until all are on their GPUs,

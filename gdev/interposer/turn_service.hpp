@@ -3,6 +3,7 @@
  *
  *     state     gate    what ends it
  *     on        open    the order `out`, or it is idle while others wait
+ *     held      rounds  of a job: only the calls of a round pass (hold.hpp). The order ends it
  *     leaving   closed  no submission is held, the GPU is idle, the memory is out: then off.
  *                       If work does not end, the gate opens for a moment, because a thread at the
  *                       gate may be what the work waits for. The next try takes twice as long.
