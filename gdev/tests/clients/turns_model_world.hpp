@@ -66,6 +66,7 @@ struct sim_client {
   // The thread of its turns.
   bool is_held = false;
   bool has_told = false;    // that its round is done
+  bool is_asked = false;    // the daemon is, for what it wants
   std::uint32_t round = 0;  // that it saw last
   std::uint64_t calls = 0;  // of it, that are left
   bool is_leaving = false;
@@ -165,6 +166,7 @@ class world {
   /** Joins, or comes back to a daemon that was started anew. */
   void connect(sim_client& one) {
     one.page = std::make_unique<gdev::client_page>();
+    one.is_asked = false;
     one.told = 0;
     publish(one);
     raise_limit(one.vgpu);
@@ -394,9 +396,15 @@ class world {
       one.gpu = 1 + below(gpus_);
       use_gpu(one);
     }
-    if (!one.page->account.use(one.wanted)) {
+    if (one.page->account.use(one.wanted)) {
+      if (std::exchange(one.is_asked, false)) {
+        turns().want(one.id, one.wanted, gdev::memory_place::not_any_more, now_);
+      }
+    } else {
+      use_gpu(one);  // each request says what is free
       const int error = turns().want(one.id, one.wanted, gdev::memory_place::any, now_);
-      if (error == EAGAIN) {
+      one.is_asked = error == EAGAIN;
+      if (one.is_asked) {
         one.asks_ns = now_ + 200 * ms;
         return;
       }
