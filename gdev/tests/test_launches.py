@@ -27,7 +27,9 @@ def test_without_gdev_there_is_nothing_to_compare(gpu: Gpu) -> None:
 
 def test_the_command_prints_the_change(daemon: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "numbers.json"
-    done = daemon.gdev("bench", "launches", *FEW, "--runs", "2", "--json", str(file))
+    options = (*FEW, "--runs", "2", "--json", str(file))
+    programs = {"GDEV_BENCH_PROGRAMS": str(PROGRAM.parent)}
+    done = daemon.gdev("bench", "launches", *options, env=programs)
     assert done.returncode == 0, done.stderr
     row = rows_of(done.stdout.rstrip())[-1].split()
     assert row[0] == "2" and row[2] == row[4] == "us" and row[6] == "%"
