@@ -1,17 +1,36 @@
-"""Which GPUs ``nvidia-smi`` lists under the numbers that gdev gives them."""
+"""What ``nvidia-smi`` says of the GPUs, also by the numbers that gdev gives them."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from dataclasses import dataclass
+from typing import Final
+
+_TIMEOUT_S: Final = 20  # a driver that is broken may never answer
 
 
 @dataclass(frozen=True)
 class ListedGpu:
-    """A GPU as ``nvidia-smi`` lists it."""
+    """How ``nvidia-smi`` names a GPU; None: it does not."""
 
-    index: int
-    uuid: str
+    index: int | None = None
+    uuid: str | None = None
+
+
+def query(*fields: str) -> list[list[str]]:
+    """Returns these fields of each GPU that ``nvidia-smi`` lists; none without it."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_TIMEOUT_S,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[field.strip() for field in line.split(",")] for line in listed.splitlines()]
 
 
 def number_of(uuid: str) -> int:
@@ -24,19 +43,8 @@ def number_of(uuid: str) -> int:
 
 def listed() -> dict[int, ListedGpu]:
     """Returns the GPUs by gdev's numbers; none without ``nvidia-smi``."""
-    try:
-        text = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    found = [ListedGpu(int(index), uuid) for index, uuid in map(_words, text.splitlines())]
-    return {number_of(one.uuid): one for one in found}
-
-
-def _words(line: str) -> tuple[str, str]:
-    index, _, uuid = line.partition(",")
-    return index.strip(), uuid.strip()
+    found = {}
+    for index, uuid in query("index", "uuid"):
+        with contextlib.suppress(ValueError):  # it has no UUID
+            found[number_of(uuid)] = ListedGpu(int(index), uuid)
+    return found

@@ -338,13 +338,12 @@ def gpu_list_command(as_json: AsJson = False) -> None:
         settings = daemon.settings()
         found = daemon.gpus()
     known = _gpus.listed() if found else {}
+    names_of_gpus = [known.get(one.number, _gpus.ListedGpu()) for one in found]
     if as_json:
         names = ("memory", "spare", "host_memory", "swap_files")
         shown = dict(zip(names, map(json_limit, settings), strict=True))
-        nobody = {"index": None, "uuid": None}
         rows = [
-            one.to_json() | (asdict(known[one.number]) if one.number in known else nobody)
-            for one in found
+            one.to_json() | asdict(name) for one, name in zip(found, names_of_gpus, strict=True)
         ]
         print(json.dumps({"settings": shown, "gpus": rows}))
         return
@@ -353,10 +352,9 @@ def gpu_list_command(as_json: AsJson = False) -> None:
     )
     print()
     sizes = [(one.total, one.capacity, one.rooms, one.overhead, one.unaccounted) for one in found]
-    indexes = [str(known[one.number].index) if one.number in known else "-" for one in found]
     table = [
-        (one.label, index, *map(format_size, of))
-        for one, index, of in zip(found, indexes, sizes, strict=True)
+        (one.label, "-" if name.index is None else str(name.index), *map(format_size, of))
+        for one, name, of in zip(found, names_of_gpus, sizes, strict=True)
     ]
     print_table(
         ("GPU", "INDEX", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED"), table

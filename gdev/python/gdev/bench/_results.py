@@ -6,11 +6,12 @@ import datetime
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from gdev import _gpus
 
 
 @dataclass(frozen=True)
@@ -24,21 +25,10 @@ class Gpu:
 
 def gpus() -> list[Gpu]:
     """Returns the GPUs that nvidia-smi lists; none without it."""
-    query = "--query-gpu=name,memory.total,driver_version"
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    found = []
-    for line in listed.splitlines():
-        name, memory, driver = (part.strip() for part in line.split(","))
-        found.append(Gpu(name, int(memory) << 20 if memory.isdecimal() else 0, driver))
-    return found
+    return [
+        Gpu(name, int(memory) << 20 if memory.isdecimal() else 0, driver)
+        for name, memory, driver in _gpus.query("name", "memory.total", "driver_version")
+    ]
 
 
 def machine() -> dict[str, object]:
