@@ -197,7 +197,9 @@ void free_memory(std::uint64_t bytes, memory_place where, host_part* part) noexc
   } else if (is_elsewhere) {
     mine.elsewhere -= bytes;
   }
-  publish_elsewhere();
+  if (is_elsewhere) {
+    publish_elsewhere();
+  }
   const std::uint64_t before = units_of(mine.bytes);
   mine.bytes -= bytes;
   mine.note_change();

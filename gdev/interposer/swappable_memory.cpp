@@ -60,32 +60,35 @@ std::uint64_t swappable_memory::physical(std::uint64_t bytes) noexcept {
 
 void swappable_memory::stop() noexcept { is_stopped.store(true, std::memory_order_relaxed); }
 
-bool swappable_memory::could_begin() {
-  CUdevice device = 0;
+swappable_memory::prospects swappable_memory::look_ahead(CUdevice& device) {
   if (!has_joined() || is_stopped.load(std::memory_order_relaxed) ||
       call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS) {
-    return false;
+    return prospects::never;
   }
   {
     const std::lock_guard lock(mutex_);
-    if (home_ >= 0 && (has_begun_ || device != home_)) {
-      return device == home_;
+    if (home_ >= 0 && device != home_) {
+      return prospects::never;
+    }
+    if (has_begun_) {
+      return prospects::begun;
     }
   }
   return !is_switched_off() &&
-         attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0;
+                 attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0
+             ? prospects::possible
+             : prospects::never;
+}
+
+bool swappable_memory::could_begin() {
+  CUdevice device = 0;
+  return look_ahead(device) != prospects::never;
 }
 
 bool swappable_memory::begin() {
   CUdevice device = 0;
-  if (!could_begin() || call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS) {
-    return false;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (has_begun_) {
-      return true;
-    }
+  if (const prospects now = look_ahead(device); now != prospects::possible) {
+    return now == prospects::begun;
   }
   const gpu_facts seen = look_at_gpu();
   if (seen.number == 0 || !use_gpu(seen)) {

@@ -143,6 +143,11 @@ class swappable_memory {
                                     const std::function<bool()>& is_full);
 
  private:
+  /** Whether memory of the current context takes turns, could, or never does. */
+  enum class prospects : std::uint8_t { never, possible, begun };
+  /** device: is set to the current one, unless the answer is `never`. */
+  [[nodiscard]] prospects look_ahead(CUdevice& device);
+
   struct range {
     std::size_t bytes = 0;      // as asked for
     std::size_t size = 0;       // of the addresses
