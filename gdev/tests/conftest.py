@@ -78,22 +78,28 @@ def shared(daemon: Daemon) -> Daemon:
 
 
 @pytest.fixture
+def large_vgpus(daemon: Daemon) -> Daemon:
+    """A daemon with the virtual GPUs ``a`` and ``b``, whose limits are above the GPU's 64 MiB."""
+    for name in ("a", "b"):
+        daemon.must("vgpu", "add", name, "--memory", "128MiB")
+    return daemon
+
+
+@pytest.fixture
 def gpus(gpu: Gpu, tmp_path: Path) -> list[Gpu]:
     """Two simulated GPUs of 64 MiB each."""
     return [gpu, Gpu(tmp_path / "other_gpu", gpu.bytes)]
 
 
 @pytest.fixture
-def start(daemon: Daemon, gpus: list[Gpu], tmp_path: Path) -> Iterator[Start]:
+def start(large_vgpus: Daemon, gpus: list[Gpu], tmp_path: Path) -> Iterator[Start]:
     """Starts jobs in the virtual GPUs ``a`` and ``b``, and ends them after the test."""
     with contextlib.ExitStack() as started:
 
         def run(vgpu: str, rounds: int, ranks: Sequence[int] = range(GPUS)) -> Job:
-            made = Job(daemon, gpus, tmp_path, vgpu, rounds, f"job of {vgpu}")
+            made = Job(large_vgpus, gpus, tmp_path, vgpu, rounds, f"job of {vgpu}")
             started.callback(made.kill)
             made.run(*ranks)
             return made
 
-        for name in ("a", "b"):
-            daemon.must("vgpu", "add", name, "--memory", "128MiB")
         yield run

@@ -101,14 +101,6 @@ class RawClient:
         assert ask(self.socket, TURN, b"", LEFT, 0, 0)[0] == 0
 
 
-def wait_for(client: RawClient, bit: int) -> None:
-    """Waits for a bit of the order."""
-    end = time.monotonic() + TIMEOUT_S
-    while client.read(ORDER) & bit == 0:
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def leave_together(clients: Sequence[RawClient]) -> None:
     """Those of a job whose GPUs have finished all say so in a round, and leave."""
     end = time.monotonic() + TIMEOUT_S

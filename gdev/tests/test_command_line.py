@@ -6,6 +6,8 @@ import json
 import os
 import pwd
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -228,6 +230,20 @@ def test_all_settings_are_listed(daemon: Daemon) -> None:
     }
     rows = [line.split() for line in daemon.must("gpu", "list").splitlines()]
     assert rows[1] == ["no", "limit", "1", "MiB", "3", "MiB", "4", "MiB"]
+
+
+def test_the_driver_is_found_behind_gdevs_own_library(daemon: Daemon) -> None:
+    """Programs that use libgdev.so name its folder, where gdev's libcuda.so.1 lies too."""
+    folders = f"{daemon.gpu.programs}:{daemon.gpu.driver.parent}"
+    done = subprocess.run(
+        [sys.executable, "-c", "from gdev import _files; print(_files.driver())"],
+        env=daemon.environment() | {"LD_LIBRARY_PATH": folders, "GDEV_DRIVER": ""},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert done.stdout == f"{daemon.gpu.driver}\n"
 
 
 def test_gpus_are_shown_as_nvidia_smi_numbers_them(shared: Daemon, tmp_path: Path) -> None:

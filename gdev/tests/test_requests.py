@@ -10,7 +10,7 @@ import pytest
 
 from .gdev_daemon import Daemon
 from .jobs import wait_until
-from .raw_client import ANY, NOT_ANY_MORE, OUT, ROOM, UNIT, RawClient, leave_together, wait_for
+from .raw_client import ANY, NOT_ANY_MORE, ORDER, OUT, ROOM, UNIT, RawClient, leave_together
 from .test_protocol import GPUS, MIB, ask, connect
 
 AGAIN, OUT_OF_MEMORY, ON_HOST = 11, 12, 18  # EAGAIN, ENOMEM, EXDEV
@@ -18,62 +18,54 @@ FIRST, SECOND = 1, 2  # GPUs
 SEGMENT = 64 * MIB  # of the host's memory
 
 
-@pytest.fixture
-def vgpus(daemon: Daemon) -> Daemon:
-    """A daemon with the virtual GPUs ``a`` and ``b``, whose limits are above the GPU's 64 MiB."""
-    for name in ("a", "b"):
-        daemon.must("vgpu", "add", name, "--memory", "128MiB")
-    return daemon
-
-
-def test_a_smaller_request_keeps_what_is_reserved_for_a_larger_one(vgpus: Daemon) -> None:
+def test_a_smaller_request_keeps_what_is_reserved_for_a_larger_one(large_vgpus: Daemon) -> None:
     """Two threads of a client wait. What is left of it nobody else gets."""
     with (
-        RawClient(vgpus, "a", FIRST) as one,
-        RawClient(vgpus, "b", FIRST) as other,
-        RawClient(vgpus, "b", FIRST) as third,
+        RawClient(large_vgpus, "a", FIRST) as one,
+        RawClient(large_vgpus, "b", FIRST) as other,
+        RawClient(large_vgpus, "b", FIRST) as third,
     ):
         other.gets(60 * MIB)
         assert one.wants(40 * MIB) == AGAIN
-        wait_for(other, OUT)
+        wait_until(lambda: other.read(ORDER) & OUT != 0)
         other.leaves()
         assert one.wants(1 * MIB) == 0
         assert third.wants(30 * MIB) == AGAIN
         assert one.wants(40 * MIB) == 0
 
 
-def test_a_request_that_is_refused_at_last_waits_no_more(vgpus: Daemon) -> None:
+def test_a_request_that_is_refused_at_last_waits_no_more(large_vgpus: Daemon) -> None:
     """It waited for room on the GPU, and then the host could not hold what must leave for it."""
-    with RawClient(vgpus, "a", FIRST) as one, RawClient(vgpus, "b", FIRST) as other:
+    with RawClient(large_vgpus, "a", FIRST) as one, RawClient(large_vgpus, "b", FIRST) as other:
         other.gets(60 * MIB)
         assert one.wants(40 * MIB) == AGAIN
-        assert "waits for memory" in vgpus.must("ps")
-        vgpus.must("gpu", "set", "--host-memory", "0")
+        assert "waits for memory" in large_vgpus.must("ps")
+        large_vgpus.must("gpu", "set", "--host-memory", "0")
         assert one.wants(40 * MIB) == OUT_OF_MEMORY
-        assert "waits for memory" not in vgpus.must("ps")
+        assert "waits for memory" not in large_vgpus.must("ps")
 
 
-def test_a_request_that_was_served_otherwise_waits_no_more(vgpus: Daemon) -> None:
+def test_a_request_that_was_served_otherwise_waits_no_more(large_vgpus: Daemon) -> None:
     """Another thread has freed what it needs. A larger one of that thread goes on."""
-    with RawClient(vgpus, "a", FIRST) as one, RawClient(vgpus, "b", FIRST) as other:
+    with RawClient(large_vgpus, "a", FIRST) as one, RawClient(large_vgpus, "b", FIRST) as other:
         other.gets(60 * MIB)
         assert one.wants(40 * MIB) == AGAIN
         assert one.wants(20 * MIB, NOT_ANY_MORE) == 0
-        assert "waits for memory" in vgpus.must("ps")
+        assert "waits for memory" in large_vgpus.must("ps")
         assert one.wants(40 * MIB, NOT_ANY_MORE) == 0
-        assert "waits for memory" not in vgpus.must("ps")
+        assert "waits for memory" not in large_vgpus.must("ps")
 
 
-def test_a_question_takes_turns_on_no_gpu(vgpus: Daemon) -> None:
+def test_a_question_takes_turns_on_no_gpu(large_vgpus: Daemon) -> None:
     """A program may ask for the free memory of all GPUs, and then use any."""
-    with RawClient(vgpus, "a", SECOND) as one, RawClient(vgpus, "b", FIRST) as other:
-        vgpus.must("gpu", "set", "--memory", "48MiB")
+    with RawClient(large_vgpus, "a", SECOND) as one, RawClient(large_vgpus, "b", FIRST) as other:
+        large_vgpus.must("gpu", "set", "--memory", "48MiB")
         other.gets(20 * MIB)
         for gpu in (FIRST, SECOND):
             assert one.could_have(gpu) == 48 * MIB
         one.gets(30 * MIB)
         assert one.could_have(FIRST) == one.could_have(SECOND) == 48 * MIB
-        with connect(vgpus) as to:
+        with connect(large_vgpus) as to:
             assert [ask(to, GPUS, b"", i)[1][0] for i in range(2)] == [FIRST, SECOND]
 
 
@@ -81,7 +73,7 @@ def test_a_question_takes_turns_on_no_gpu(vgpus: Daemon) -> None:
 
 
 @pytest.fixture
-def stuck(vgpus: Daemon) -> Iterator[list[RawClient]]:
+def stuck(large_vgpus: Daemon) -> Iterator[list[RawClient]]:
     """
     Two jobs of two clients. The second client has 20 MiB of its GPU and asks for 20 MiB more, which
     the other job has, and that waits for the first.
@@ -89,7 +81,7 @@ def stuck(vgpus: Daemon) -> Iterator[list[RawClient]]:
     with contextlib.ExitStack() as stack:
 
         def member(vgpu: str, gpu: int, job: int, size: int) -> RawClient:
-            made = stack.enter_context(RawClient(vgpus, vgpu, gpu, job, 2))
+            made = stack.enter_context(RawClient(large_vgpus, vgpu, gpu, job, 2))
             made.gets(size)
             return made
 
