@@ -90,6 +90,14 @@ void turns::hold_again(client_id id, std::uint64_t memory, std::uint64_t files) 
   }
 }
 
+/** Tells whether a client on its GPU cannot leave it, nor another one, who is off, release more. */
+bool turns::is_host_full(const client& one) const {
+  return one.now == phase::in && one.stays != 0 &&
+         std::any_of(clients_.begin(), clients_.end(), [&](const auto& entry) {
+           return entry.second.gpu == one.gpu && entry.second.is_clinging;
+         });
+}
+
 /**
  * Tells whether the host could hold all, if all clients were off their GPUs and one has grown.
  *

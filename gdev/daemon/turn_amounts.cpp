@@ -39,6 +39,11 @@ std::uint64_t turns::room(const client& one) const {
 
 std::uint64_t turns::releasable(const client& one) const { return less(room(one), wired(one)); }
 
+/** What will come from a client that leaves. */
+std::uint64_t turns::coming(const client& one) const {
+  return one.now == phase::leaving ? less(releasable(one), one.kept) : 0;
+}
+
 /** What a waiting client needs beside its room. */
 std::uint64_t turns::lacking(const client& one) const {
   if (one.now == phase::in) {

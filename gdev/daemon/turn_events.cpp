@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "base/saturating.hpp"
@@ -194,7 +195,7 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
   if (when_full == full_policy::fail || cannot_fit(one, units, now) ||
-      (when_full == full_policy::swap && !can_host(one, units))) {
+      (when_full == full_policy::swap && (!can_host(one, units) || is_host_full(one)))) {
     accounts_.refuse(id);
     end_request(one, units, now);
     return ENOMEM;
@@ -270,7 +271,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
           (one.page->order.load(std::memory_order_relaxed) & order_contended) == 0) {
         return ECANCELED;
       }
-      if (!knows_mates(one, now) || !is_idle_together(one, now)) {
+      if (one.stuck_until_ns > now || !knows_mates(one, now) || !is_idle_together(one, now)) {
         return ECANCELED;
       }
       ask_to_leave(one, now);
@@ -295,27 +296,33 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.elsewhere = less(one.elsewhere, one.on_host);
       one.on_host = 0;
       take_back(one);  // it may have more elsewhere than a new daemon knows
-      one.room = std::min(one.room, wired(one));
-      one.now = phase::out;
-      one.page->order.store(order_out, std::memory_order_relaxed);
-      one.since_ns = now;
+      one.room = std::min(one.room, wired(one) + resident(one));
       one.stays = 0;
-      one.blocking_ns = 0;
+      one.is_clinging = false;
       one.bytes_out = sum(one.bytes_out, a);
       moved();
-      if (one.queued != 0) {
-        share_place(one, now);
-      } else if (one.has_work || one.pending != 0 || place_of_mates(one) != 0) {
-        enqueue(one, now);
+      if (coming(one) != 0) {
+        tell_kept(one);  // more is needed meanwhile, or less of it is wired
+        signals_.insert(id);
+        break;
       }
+      go_out(one, now);
       break;
     case turn_event::stays:
-      if (one.now != phase::leaving || one.room < granted(one)) {
-        return EINVAL;  // what it has released may be another one's
+      if (one.now != phase::leaving) {
+        return EINVAL;
       }
       one.stays = static_cast<int>(std::min<std::uint64_t>(a, 4095));
       if (one.is_paused) {
         return 0;  // it goes on trying
+      }
+      if (b != 0 || one.room < granted(one)) {  // what it has released may be another one's
+        one.room = std::min(one.room, wired(one) + resident(one));
+        one.is_clinging = true;
+        one.stuck_until_ns = now + stuck_ns;
+        one.has_work = true;
+        go_out(one, now);
+        break;
       }
       one.now = phase::in;
       one.stuck_until_ns = now + stuck_ns;
@@ -341,6 +348,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.reserved_ns = now;
       one.pending = 0;
       one.has_work = false;
+      if (std::exchange(one.is_clinging, false)) {
+        one.stuck_until_ns = now + stuck_ns;
+      }
       one.turns = sum(one.turns, 1);
       one.bytes_in = sum(one.bytes_in, a);
       moved();
@@ -365,6 +375,19 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
   return 0;
 }
 
+/** A client that leaves has done so: it waits if it has something to wait for. */
+void turns::go_out(client& one, std::uint64_t now) {
+  one.now = phase::out;
+  one.page->order.store(order_out, std::memory_order_relaxed);
+  one.since_ns = now;
+  one.blocking_ns = 0;
+  if (one.queued != 0) {
+    share_place(one, now);
+  } else if (one.has_work || one.pending != 0 || place_of_mates(one) != 0) {
+    enqueue(one, now);
+  }
+}
+
 int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) {
@@ -375,6 +398,9 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
   one.page->is_paused.store(std::uint32_t{is_paused}, std::memory_order_relaxed);
   if (is_paused && one.now == phase::in && knows_mates(one, now)) {
     ask_to_leave(one, now);
+  } else if (is_paused && (one.now == phase::leaving || one.now == phase::out) &&
+             releasable(one) != coming(one)) {
+    release_more(one, releasable(one), now);
   }
   for (const client* const mate : mates_of(one)) {
     look_soon(mate->gpu, now);

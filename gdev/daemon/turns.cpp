@@ -12,6 +12,13 @@ namespace gdev {
 
 namespace {
 
+/**
+ * Who asks for memory asks again soon: it gets such a part of the GPU at least of what others have
+ * kept there.
+ */
+constexpr std::uint64_t growth_part = 32;
+/** Clients prepare to leave with so large a part of the GPU, before it is known to be needed. */
+constexpr std::uint64_t likely_growth = 8;
 /** Assumed until a move was measured. */
 constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
 /** A turn takes so many times what moving the client's memory takes. */
@@ -92,7 +99,7 @@ bool turns::cannot_fit(client& one, std::uint64_t units, std::uint64_t now) {
 /** What can never fit waits for nothing. Returns false if the client must stay off the GPU. */
 bool turns::give_up_what_cannot_fit(client& one, std::uint64_t now) {
   const std::uint64_t most = available(one, false);
-  if (one.pending != 0 && cannot_fit(one, one.pending, now)) {
+  if (one.pending != 0 && (cannot_fit(one, one.pending, now) || is_host_full(one))) {
     one.pending = 0;  // it asks again, and is refused
     if (one.now == phase::in) {
       dequeue(one, now);
@@ -110,6 +117,7 @@ bool turns::give_up_what_cannot_fit(client& one, std::uint64_t now) {
 }
 
 turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
+  send_back_for_clinging(which, now);
   if (const auto found = gpus_.find(which); found != gpus_.end() && found->second.partial != 0) {
     client& one = clients_.at(found->second.partial);
     if (give_up_what_cannot_fit(one, now)) {
@@ -124,13 +132,34 @@ turns::client* turns::first_waiting(std::uint64_t which, std::uint64_t now) {
       continue;
     }
     const auto rank = [this](const client& of) {
-      return std::tuple(is_patient(of), -accounts_.policy_of(of.id).priority, of.queued);
+      return std::tuple(!of.is_clinging, is_patient(of), -accounts_.policy_of(of.id).priority,
+                        of.queued);
     };
     if (first == nullptr || rank(one) < rank(*first)) {
       first = &one;
     }
   }
   return first;
+}
+
+/**
+ * A client that is off could not release what others need, because the host has no room for it. It
+ * must be on its GPU before them: then all can go on, as where a client cannot leave.
+ */
+void turns::send_back_for_clinging(std::uint64_t which, std::uint64_t now) {
+  const auto found = gpus_.find(which);
+  if (found == gpus_.end() || found->second.partial == 0 ||
+      clients_.at(found->second.partial).is_clinging) {
+    return;
+  }
+  const bool has_clinging = std::any_of(clients_.begin(), clients_.end(), [&](const auto& entry) {
+    const client& one = entry.second;
+    return one.gpu == which && one.is_clinging && one.queued != 0 && !one.is_paused &&
+           !one.is_unfit && !is_kept_off(one);
+  });
+  if (has_clinging) {
+    send_back(clients_.at(found->second.partial), now);
+  }
 }
 
 /** Notes whether a client that is off could be on its GPU again, and tells it if not. */
@@ -158,8 +187,17 @@ void turns::order(client& one, std::uint32_t bits) {
 /** Tells the clients that could leave for another one, or for none, whether one waits. */
 void turns::set_contended(std::uint64_t which, const client* by) {
   const std::uint32_t else_order = is_filling(which) ? order_prepare : 0;
+  std::uint64_t all = 0;
+  for (const auto& [id, one] : clients_) {
+    all += one.gpu == which ? used(one) + one.pending : 0;
+  }
+  // What others would need of a client; and what they are likely to need soon.
+  const std::uint64_t capacity = capacity_of(which);
+  const std::uint64_t likely = less(all, capacity) + capacity / likely_growth;
   for (auto& [id, one] : clients_) {
     if (one.gpu == which && one.now == phase::in) {
+      one.page->room.store(static_cast<std::uint32_t>(wired(one) + less(swappable(one), likely)),
+                           std::memory_order_relaxed);
       order(one, by != nullptr && may_leave_for(one, *by) ? order_contended : else_order);
     }
   }
@@ -204,7 +242,9 @@ void turns::reclaim(std::uint64_t which, client_id but) {
 bool turns::is_reserved(const client& one) const {
   std::uint64_t in_sum = 0;  // of its virtual GPU
   for (const auto& [id, other] : clients_) {
-    in_sum += other.gpu == one.gpu && accounts_.are_together(id, one.id) ? room(other) : 0;
+    if (other.gpu == one.gpu && accounts_.are_together(id, one.id)) {
+      in_sum += other.now == phase::out ? wired(other) : room(other);
+    }
   }
   return in_sum <= accounts_.policy_of(one.id).reserve;
 }
@@ -266,6 +306,75 @@ bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
   return true;
 }
 
+/**
+ * Makes `needed` units come from clients of a GPU that are off it or leave it, and from others if
+ * that is not enough. Returns false if it cannot.
+ */
+bool turns::make_room(client& by, std::uint64_t needed, std::uint64_t now) {
+  const std::vector<client*> mates = mates_of(by);
+  std::vector<client*> off;
+  const auto find_off = [&] {
+    off.clear();
+    std::uint64_t kept = 0;
+    for (auto& [id, one] : clients_) {
+      if (id != by.id && one.gpu == by.gpu && one.stuck_until_ns <= now &&
+          (one.now == phase::leaving || one.now == phase::out) && releasable(one) != coming(one) &&
+          std::find(mates.begin(), mates.end(), &one) == mates.end()) {
+        off.push_back(&one);
+        kept += releasable(one) - coming(one);
+      }
+    }
+    return kept;
+  };
+  std::uint64_t kept = find_off();
+  if (kept < needed) {
+    if (!make_leave(by, needed - kept, now)) {
+      return false;
+    }
+    kept = find_off();
+    if (kept < needed) {
+      return true;  // those of jobs begin to leave later
+    }
+  }
+  // Who waits, and will enter first, gives last.
+  std::sort(off.begin(), off.end(), [this](const client* a, const client* b) {
+    const auto rank = [this](const client& of) {
+      return std::tuple(of.queued == 0, -accounts_.policy_of(of.id).priority, of.queued, of.id);
+    };
+    return rank(*a) > rank(*b);
+  });
+  const std::uint64_t most =
+      by.now == phase::in ? std::max(needed, capacity_of(by.gpu) / growth_part) : needed;
+  std::uint64_t left = std::min(most, kept);
+  for (client* const one : off) {
+    const std::uint64_t units = std::min(left, releasable(*one) - coming(*one));
+    if (units != 0) {
+      release_more(*one, units, now);
+    }
+    left -= units;
+  }
+  return true;
+}
+
+/** Makes a client that is off its GPU, or leaves it, release so many units more. */
+void turns::release_more(client& one, std::uint64_t units, std::uint64_t now) {
+  one.kept = less(releasable(one) - coming(one), units);
+  if (one.now == phase::out) {
+    one.now = phase::leaving;
+    one.since_ns = now;
+    one.blocking_ns = std::max<std::uint64_t>(now, 1);
+    crash_point("releases_more");
+  }
+  tell_kept(one);
+}
+
+/** Tells a client that leaves what it need not release. */
+void turns::tell_kept(client& one) {
+  one.page->room.store(static_cast<std::uint32_t>(wired(one) + one.kept),
+                       std::memory_order_relaxed);
+  order(one, order_out | order_report);
+}
+
 void turns::begin_leaving(client& one, std::uint64_t now) {
   take_back(one);
   one.room = granted(one);
@@ -275,7 +384,9 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   one.since_ns = now;
   crash_point("leaving");
   one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
-  order(one, order_out | order_report);
+  one.kept = one.is_paused ? 0 : granted(one);  // all, until others need it
+  tell_kept(one);
+  look_soon(one.gpu, now);
 }
 
 /** Ends the entering of a client before it has its room: it leaves again, and keeps its place. */
@@ -286,7 +397,8 @@ void turns::send_back(client& one, std::uint64_t now) {
   one.is_held = false;
   one.now = phase::leaving;
   one.since_ns = now;
-  order(one, order_out | order_report);
+  one.kept = 0;
+  tell_kept(one);
 }
 
 /** Returns when the next turn is over, of those that keep others waiting. */
@@ -314,7 +426,8 @@ void turns::schedule(std::uint64_t which, std::uint64_t now) {
   gpu& of = found->second;
   for (auto& [id, one] : clients_) {
     if (one.gpu == which && one.now == phase::out) {
-      one.room = std::min(one.room, wired(one));  // it may have freed; it cannot have more
+      // It may have freed; it cannot have more.
+      one.room = std::min(one.room, wired(one) + resident(one));
     }
   }
   if (now < settled_ns_) {
@@ -375,11 +488,11 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
     reclaim(first.gpu, first.id);
   }
   const std::uint64_t free = free_of(first.gpu);
-  std::uint64_t coming = less(free, settings_.spare);
+  std::uint64_t all_coming = less(free, settings_.spare);
   for (const auto& [id, one] : clients_) {
-    coming += one.gpu == first.gpu && one.now == phase::leaving ? releasable(one) : 0;
+    all_coming += one.gpu == first.gpu ? coming(one) : 0;
   }
-  if (coming < needed && !make_leave(first, needed - coming, now)) {
+  if (all_coming < needed && !make_room(first, needed - all_coming, now)) {
     set_contended(first.gpu, &first);
     return false;
   }

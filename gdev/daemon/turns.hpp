@@ -9,7 +9,7 @@
  *     phase     room
  *     in        what it was granted, and what is reserved for its next request
  *     leaving   falls as the client reports what it has released
- *     out       what cannot be swapped
+ *     out       what cannot be swapped, and what it has kept
  *     entering  rises to what the client has in use, as others release
  *
  * Invariants:
@@ -23,6 +23,10 @@
  *
  * A client leaves for another one when its turn is over, when it is idle, or when it waits for
  * memory itself. A turn is at least so long that moving the client's memory takes a tenth of it.
+ *
+ * A client that leaves keeps what nobody needs, so that the host needs less memory, and it enters
+ * sooner. If others need more later, it leaves once more: from `out` to `leaving`. Who is to enter
+ * last gives first.
  */
 #pragma once
 
@@ -186,6 +190,7 @@ class turns {
     phase now = phase::in;
     std::uint64_t since_ns = 0;
     std::uint64_t room = 0;         // leaving, out (at most) and entering
+    std::uint64_t kept = 0;         // leaving: what it need not release
     std::uint64_t reserved = 0;     // in, for `pending`
     std::uint64_t reserved_ns = 0;  // when it was
     std::uint64_t memory_held = 0;  // of the host's
@@ -200,6 +205,7 @@ class turns {
     std::uint64_t progress = 0;        // what it had on the GPU then
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
+    bool is_clinging = false;  // it is off, and could not release more of what it has kept
     job* of = nullptr;
     std::uint64_t place = 0;      // the last value of `queued`
     bool is_held = false;         // it has order_hold
@@ -231,6 +237,7 @@ class turns {
   [[nodiscard]] std::uint64_t wired(const client& one) const;
   [[nodiscard]] std::uint64_t room(const client& one) const;
   [[nodiscard]] std::uint64_t releasable(const client& one) const;
+  [[nodiscard]] std::uint64_t coming(const client& one) const;
   [[nodiscard]] std::uint64_t lacking(const client& one) const;
   [[nodiscard]] std::uint64_t free_of(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t overhead_of(std::uint64_t which) const;
@@ -239,6 +246,7 @@ class turns {
   [[nodiscard]] std::uint64_t most_held(const client& one, std::uint64_t client::* held) const;
   [[nodiscard]] std::uint64_t memory_due(const client& one, std::uint64_t units) const;
   [[nodiscard]] bool can_host(const client& growing, std::uint64_t units) const;
+  [[nodiscard]] bool is_host_full(const client& one) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;
   [[nodiscard]] bool is_reserved(const client& one) const;
   [[nodiscard]] std::uint64_t available(const client& one, bool do_others_stay) const;
@@ -255,6 +263,11 @@ class turns {
   void take_back(client& one);
   void reclaim(std::uint64_t which, client_id but);
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
+  bool make_room(client& by, std::uint64_t needed, std::uint64_t now);
+  void release_more(client& one, std::uint64_t units, std::uint64_t now);
+  void tell_kept(client& one);
+  void go_out(client& one, std::uint64_t now);
+  void send_back_for_clinging(std::uint64_t which, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);
   void ask_to_leave(client& one, std::uint64_t now);
   void send_back(client& one, std::uint64_t now);

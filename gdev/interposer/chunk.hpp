@@ -53,6 +53,7 @@ struct chunk {
   std::vector<host_place> places;  // all parts in their order
   CUdeviceptr window = 0;          // where gdev has mapped it to copy it; 0: nowhere
   bool is_wired = false;           // stays on the GPU
+  bool is_clean = false;           // what the host has of it is what it contains
   // Its part of the account, while it is made in the host's memory; else null.
   std::shared_ptr<holding> on_host;
 };

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -89,8 +89,8 @@ std::size_t host_pool::add_segments(std::size_t count) {
     while (helpers.size() < helpers_max) {
       helpers.emplace_back(work);
     }
-  } catch (const std::system_error&) {
-    // No more threads: those that are there do it.
+  } catch (const std::exception&) {
+    // No more threads, or no memory for one: those that are there do it.
   }
   work();
   for (std::thread& one : helpers) {

@@ -77,6 +77,26 @@ std::vector<chunk*> swappable_memory::all_chunks() {
   return all;
 }
 
+std::vector<chunk*> swappable_memory::chunks_to_move(std::uint64_t kept) {
+  std::vector<chunk*> found = all_chunks();
+  // A chunk that has a place on the host goes first: then each turn moves the same ones, and the
+  // host needs no memory for the others.
+  std::stable_partition(found.begin(), found.end(), [](const chunk* one) {
+    return std::all_of(one->places.begin(), one->places.end(),
+                       [](const host_place& part) { return part.is_there(); });
+  });
+  std::uint64_t left = resident_;
+  std::erase_if(found, [&](const chunk* one) {
+    if (one->on_host != nullptr) {
+      return false;
+    }
+    const bool moves = one->handle != 0 && left > kept;
+    left -= moves ? one->bytes : 0;
+    return !moves;
+  });
+  return found;
+}
+
 CUstream swappable_memory::stream_of(CUcontext context) {
   CUstream& found = streams_[context];
   if (found == nullptr) {
@@ -85,13 +105,13 @@ CUstream swappable_memory::stream_of(CUcontext context) {
   return found;
 }
 
-bool swappable_memory::prepare_host() {
+bool swappable_memory::prepare_host(std::uint64_t kept) {
   const submission in_turn(work::other);  // no context ends meanwhile
   std::size_t needed = 0;
   CUcontext context = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    for (const chunk* const one : all_chunks()) {
+    for (const chunk* const one : chunks_to_move(kept)) {
       context = one->context;
       for (const host_place& part : one->places) {
         needed += part.is_there() ? 0 : part.bytes;
@@ -112,6 +132,11 @@ void swappable_memory::report_gpu() {
       static_cast<void>(use_gpu(seen));
     }
   }
+}
+
+std::uint64_t swappable_memory::resident() {
+  const std::lock_guard lock(mutex_);
+  return resident_;
 }
 
 std::vector<CUcontext> swappable_memory::all_contexts() {
@@ -335,20 +360,26 @@ bool swappable_memory::copy_in(const moving& one) {
          (!is_of_file || call_driver<CUresult>(id_cuStreamSynchronize, stream) == CUDA_SUCCESS);
 }
 
-move_result swappable_memory::move_out(const std::function<void(std::uint64_t)>& progress) {
+move_result swappable_memory::move_out(std::uint64_t kept,
+                                       const std::function<void(std::uint64_t)>& progress) {
   free_deferred();  // what was freed during a capture
   std::vector<moving> all;
-  const bool was_written = writes() != writes_then_;
+  // Work may have reached any chunk; those that stay now are copied later.
+  if (const std::uint64_t written = writes(); written != std::exchange(writes_then_, written)) {
+    for (chunk* const one : all_chunks()) {
+      one->is_clean = false;
+    }
+  }
   move_result result;
   stopwatch watch;
-  const std::vector<chunk*> chunks = all_chunks();
+  const std::vector<chunk*> chunks = chunks_to_move(kept);
   for (chunk* const one : chunks) {
     const driver_scope scope(one->context);
     if (one->handle != 0 && open_window(*one) != CUDA_SUCCESS) {
       result.error = ENOMEM;
     }
     for (host_place& part : one->places) {
-      all.push_back({one, &part, !was_written && part.is_there()});
+      all.push_back({one, &part, one->is_clean && part.is_there()});
     }
   }
   watch.stop();
@@ -420,6 +451,7 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
     if (!is_right) {
       note_failure(one->context);
     }
+    one->is_clean = true;
     used.insert(one->context);
     result.bytes += one->bytes;
   }

@@ -2,12 +2,13 @@
  * Device memory that leaves the GPU with a turn, and keeps its addresses.
  *
  * An allocation is a range of addresses with chunks of physical memory behind it (chunk.hpp).
- * Moving out copies the chunks to the host and releases them; the range stays, without access.
- * Moving in makes new chunks in the same places. All or nothing: a kernel may reach any address.
- * Chunks that programs make themselves move with them (handles.hpp).
+ * Moving out copies chunks to the host and releases them; the range stays, without access there.
+ * As many move as others need; the rest stays on the GPU, and no work runs that could reach it.
+ * Moving in makes new chunks in the same places, of all that is out: a kernel may reach any
+ * address. Chunks that programs make themselves move with them (handles.hpp).
  *
  * What has a copy on the host and has not been written since is not copied again: if nothing was
- * submitted that writes on the device since the last move in.
+ * submitted that writes on the device since it was moved in.
  *
  * Who changes the ranges or chunks holds a submission or a memory_pass (gate.hpp); moves run while
  * none is held. So the two exclude each other, and moves need no lock. `mutex_` is for the threads
@@ -123,16 +124,22 @@ class swappable_memory {
   static void stop() noexcept;
   /** Returns the bytes that a move takes. */
   [[nodiscard]] std::uint64_t size();
-  /** Makes a part of the host's memory that move_out() will need. Returns whether more lacks. */
-  bool prepare_host();
+  /** Returns the bytes of these that are on the GPU. */
+  [[nodiscard]] std::uint64_t resident();
+  /** Makes a part of the host's memory that move_out(kept) will need. Returns whether more lacks. */
+  bool prepare_host(std::uint64_t kept);
   /** Tells the daemon what is free on the GPU. */
   void report_gpu();
   /** Waits until the GPU has done all work of this process. Returns false if the time is up. */
   [[nodiscard]] bool drain(std::chrono::steady_clock::time_point deadline);
   /** Tells whether the GPU has nothing to do. Waits for nothing. */
   [[nodiscard]] bool is_drained();
-  /** Moves everything out. progress: is told what is still on the GPU, in bytes. */
-  [[nodiscard]] move_result move_out(const std::function<void(std::uint64_t)>& progress);
+  /**
+   * Moves out until at most `kept` bytes are on the GPU, and all that is in the host's memory for
+   * now. progress: is told what is still on the GPU, in bytes.
+   */
+  [[nodiscard]] move_result move_out(std::uint64_t kept,
+                                     const std::function<void(std::uint64_t)>& progress);
   /**
    * Moves everything in.
    *
@@ -199,6 +206,8 @@ class swappable_memory {
   [[nodiscard]] range* range_at(CUdeviceptr address, CUdeviceptr* begin);
   /** Returns all that moves. */
   [[nodiscard]] std::vector<chunk*> all_chunks();
+  /** Returns what moves out so that at most `kept` bytes stay on the GPU. */
+  [[nodiscard]] std::vector<chunk*> chunks_to_move(std::uint64_t kept);
   [[nodiscard]] std::uint64_t writes() const;
   CUstream stream_of(CUcontext context);
 
@@ -211,7 +220,7 @@ class swappable_memory {
   std::map<CUcontext, CUstream> streams_;  // for moves
   std::uint64_t size_ = 0;         // of what is not wired, but for what is in the host's memory now
   std::uint64_t resident_ = 0;     // of that
-  std::uint64_t writes_then_ = 0;  // at the last move in
+  std::uint64_t writes_then_ = 0;  // when `is_clean` of all chunks was right
   CUdevice home_ = -1;             // on which turns are taken: that of the first allocation
   bool has_begun_ = false;         // there is memory that takes turns, or is about to be
   host_pool pool_;

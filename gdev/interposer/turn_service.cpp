@@ -98,7 +98,7 @@ class turn_service {
     if (!is_off_ && hold_.is_on()) {
       most = hold_.is_busy() ? milliseconds{0} : report_interval;  // a look sleeps itself
     }
-    if (!is_off_ && retry_at_ != steady_clock::time_point{}) {
+    if (retry_at_ != steady_clock::time_point{}) {
       const auto left = std::chrono::ceil<milliseconds>(retry_at_ - steady_clock::now());
       most = std::max(left, milliseconds{0});
     }
@@ -139,13 +139,18 @@ class turn_service {
   [[nodiscard]] static bool may_leave_soon() noexcept {
     return (read_turn().order & (order_contended | order_prepare)) != 0;
   }
-  [[nodiscard]] bool is_unprepared() const { return swappable().size() > prepared_; }
+  [[nodiscard]] bool is_unprepared() const { return bytes_to_leave() > prepared_; }
+  /** Returns what leaving would move, as far as the daemon knows. */
+  [[nodiscard]] static std::uint64_t bytes_to_leave() {
+    const std::uint64_t size = swappable().size();
+    return size - std::min(size, read_turn().room);
+  }
 
   /** Makes a part of the host's memory that leaving will need: the program runs meanwhile. */
   void prepare() {
-    const std::uint64_t size = swappable().size();
-    if (!swappable().prepare_host()) {
-      prepared_ = size;  // or no more can be had: it is tried again when there is more to move
+    const std::uint64_t to_leave = bytes_to_leave();
+    if (!swappable().prepare_host(read_turn().room)) {
+      prepared_ = to_leave;  // or no more can be had: it is tried again when there is more to move
     }
   }
 
@@ -208,13 +213,7 @@ class turn_service {
     int error = is_drained ? 0 : EBUSY;
     crash_point("drained");
     if (error == 0) {
-      std::uint64_t told = ~std::uint64_t{0};
-      const move_result moved = swappable().move_out([&](std::uint64_t left) {
-        if (told - left >= progress_bytes) {
-          told = left;
-          tell_turn(turn_event::released, left);
-        }
-      });
+      const move_result moved = move_out();
       error = moved.error;
       if (error == 0) {
         crash_point("moved_out");
@@ -242,6 +241,17 @@ class turn_service {
     patience_ = std::min(2 * patience_, longest_patience);
   }
 
+  /** Moves out what the daemon does not let it keep on the GPU, and tells it how far it is. */
+  static move_result move_out() {
+    std::uint64_t told = ~std::uint64_t{0};
+    return swappable().move_out(read_turn().room, [&told](std::uint64_t left) {
+      if (told - left >= progress_bytes) {
+        told = left;
+        tell_turn(turn_event::released, left);
+      }
+    });
+  }
+
   /** Tells whether there is no daemon for so long that this process goes on without one. */
   [[nodiscard]] bool goes_alone() const {
     return lost_at_ != steady_clock::time_point{} && !stops_without_daemon() &&
@@ -251,10 +261,13 @@ class turn_service {
   // --- Off the GPU ---
 
   void step_off() {
-    if ((read_turn().order & order_report) != 0) {
-      // The daemon is a new one, or it gave room and took it back before this thread saw that.
+    if ((read_turn().order & order_report) == 0) {
+      retry_at_ = {};
+    } else if (steady_clock::now() >= retry_at_) {
+      // Others need what it has kept. Or the daemon is a new one; or it gave room and took it back
+      // before this thread saw that.
       has_asked_ = false;
-      tell_turn(turn_event::left);
+      give_up_more();
     }
     if ((read_turn().order & order_unfit) != 0) {
       say_unfit();
@@ -272,7 +285,28 @@ class turn_service {
       }
     } else if (has_asked_ && !is_lost) {
       report_sometimes();
+    } else if (goes_alone() && swappable().resident() != 0) {
+      // Nobody can ask for what it has kept any more, and others may need it.
+      unpark_memory();
+      static_cast<void>(swappable().move_out(0, [](std::uint64_t) {}));
+      park_memory();
     }
+  }
+
+  /** Moves out more of what it has kept on the GPU, if the daemon wants that. */
+  void give_up_more() {
+    unpark_memory();
+    const move_result moved = move_out();
+    park_memory();
+    if (moved.error != 0) {
+      // The host has no room for it. So it must be on the GPU again before others.
+      tell_turn(turn_event::stays, static_cast<std::uint64_t>(moved.error), 1);
+      retry_at_ = steady_clock::now() + first_patience;
+      return;
+    }
+    retry_at_ = {};
+    crash_point("more_moved_out");
+    tell_turn(turn_event::left, moved.bytes, moved.ns);
   }
 
   /** Reports what is free on the GPU, unless it just did: the daemon's last report may be old. */
@@ -347,7 +381,7 @@ class turn_service {
     has_asked_ = false;
     if (!is_in) {
       // The order has changed. What came in is as it was on the host.
-      if (swappable().move_out([](std::uint64_t) {}).error == 0) {
+      if (swappable().move_out(0, [](std::uint64_t) {}).error == 0) {
         park_memory();
       }
       if (tell_turn(turn_event::left) == ENOTCONN) {
@@ -391,7 +425,7 @@ class turn_service {
   bool is_off_ = false;  // off, or entering
   bool has_asked_ = false;
   bool has_said_unfit_ = false;  // of this time off
-  std::uint64_t prepared_ = 0;   // the host has room for so many bytes
+  std::uint64_t prepared_ = 0;   // the host has room for so many bytes that would leave
   std::uint64_t seen_ = 0;       // submissions when it was looked at last, and 1; 0: not yet
   milliseconds patience_ = first_patience;
   steady_clock::time_point retry_at_;  // it could not leave

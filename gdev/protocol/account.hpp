@@ -194,7 +194,9 @@ struct client_page {
   account_word account;
   // The daemon writes:
   std::atomic<std::uint32_t> order{0};
-  std::atomic<std::uint32_t> room{0};  // most that the client may have on the GPU while it enters
+  // Most that the client may have on the GPU while it enters; that it need not release when it
+  // leaves, with its order to leave; and that it will not have to, as far as is known, before.
+  std::atomic<std::uint32_t> room{0};
   std::atomic<std::uint32_t> hold{0};  // a hold_round
   // The client writes:
   std::atomic<std::uint32_t> swappable{0};  // of what is in use: what leaves the GPU with a turn

@@ -144,9 +144,11 @@ enum class turn_event : std::uint64_t {
   waits = 1,     // it is off the GPU, and has work
   leaves = 2,    // it is idle and others wait: it begins to leave. ECANCELED: it need not any more
   released = 3,  // it is leaving: bytes that are still on the GPU
-  left = 4,      // it is off the GPU: bytes moved, nanoseconds of moving
+  left = 4,      // it is off the GPU, with what its page says there still: bytes moved,
+                 // nanoseconds of moving
   stays = 5,     // it cannot leave now: an errno (ENOMEM: the host has no room; EIO: its file
-                 // cannot be written; EBUSY: work that does not end)
+                 // cannot be written; EBUSY: work that does not end); 1: it is off, and cannot
+                 // release more
   entered = 6,   // it is on the GPU: bytes moved, nanoseconds of moving. EAGAIN: some of its room
                  // was taken back; it waits until it has it again
   held = 7,      // the number of a hold_round: its calls are submitted; if it has none: nothing

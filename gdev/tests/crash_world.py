@@ -63,7 +63,7 @@ class World:
         self.is_daemon = is_daemon
         self.programs: list[Program] = []
         self.victims: list[Program] = []
-        self.values: dict[Program, tuple[int, int, int]] = {}  # key, value, bytes
+        self.values: dict[Program, list[tuple[int, int, int]]] = {}  # key, value, bytes
         self.kills: list[int | None] = []  # how the victims have ended
         self.crashes = 0  # of the daemon
         self.stops = 0  # of any process
@@ -253,16 +253,19 @@ class World:
 
     def fills(self, program: Program, value: int, size: int = SIZE) -> None:
         """A program gets memory of its own, and must find it as it was from then on."""
-        (key,) = self.does(program, "alloc", size)
-        self.does(program, "fill", key, value, size)
-        self.values[program] = key, value, size
+        self.values[program] = []
+        for half in range(2):  # one can leave the GPU, and the other one stay
+            (key,) = self.does(program, "alloc", size // 2)
+            self.does(program, "fill", key, value + half, size // 2)
+            self.values[program].append((key, value + half, size // 2))
 
     def checks(self, program: Program) -> None:
         """A program's memory is as it was. That needs no daemon, but it may need a turn."""
-        answer = self.says(program, "check", *self.values[program])
-        assert answer == "ok 1" or (program in self.victims and answer == ""), answer
-        if self.has_ended():
-            raise EndedError
+        for half in self.values[program]:
+            answer = self.says(program, "check", *half)
+            assert answer == "ok 1" or (program in self.victims and answer == ""), answer
+            if self.has_ended():
+                raise EndedError
 
     def run(self) -> None:
         """All steps. EndedError: a process has ended, as a test has chosen."""
@@ -276,7 +279,7 @@ class World:
         self.exports(other, one)
         self.exports(one, other)
         self.uses_pool(one)
-        self.fills(one, 1)
+        self.fills(one, 10)
         # The host has no room for it, and then it has.
         self.commands(PAUSE, b"", one.process.pid, 1)
         self.wait_for(one, lambda said: said[8] != 0)
@@ -284,14 +287,14 @@ class World:
         self.wait_for(one, lambda said: said[5] == OFF)
         self.commands(PAUSE, b"", one.process.pid, 0)
         self.checks(one)
-        self.fills(other, 2)
+        self.fills(other, 20)
         self.checks(one)
         third = self.start("a", is_victim=True)
-        self.fills(third, 3)
+        self.fills(third, 30)
         for program in (other, third, one, other, third):  # the third's memory is in a file
             self.checks(program)
-        del self.values[third]
-        self.does(third, "free", 0)
+        for key, _, _ in self.values.pop(third):
+            self.does(third, "free", key)
         self.is_a_job()
         self.commands(ADD, b"c", SMALL, UNCHANGED + 1, again=errno.EEXIST)
         self.commands(SET, b"c", *[UNCHANGED] * 6)
@@ -305,8 +308,8 @@ class World:
             self.start("a", is_victim=True, env=job),
             self.start("a", env=job | {"GDEV_SIMULATED_GPU": str(self.other_gpu)}),
         ]
-        self.fills(pair[0], 4, SMALL)
-        self.fills(pair[1], 4, 8 * SMALL)  # it enters later: the victim waits for it
+        self.fills(pair[0], 40, 2 * SMALL)
+        self.fills(pair[1], 40, 8 * SMALL)  # it enters later: the victim waits for it
         self.commands(PAUSE, b"", pair[1].process.pid, 1)
         for program in pair:
             self.wait_for(program, lambda said: said[5] == OFF)
@@ -330,7 +333,7 @@ class World:
         for one in rest:
             self.checks(one)
         last = self.start("b")
-        self.fills(last, 9)
+        self.fills(last, 90)
         for one in (*rest, last):
             self.checks(one)
         self.end_programs()

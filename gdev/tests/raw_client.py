@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -14,8 +15,8 @@ from .test_protocol import HELLO, HOST, LAYOUT, MEMORY, NUMBERS, TURN, VERSION, 
 
 UNIT = 4096
 HERE, ELSEWHERE, ANY, NOT_ANY_MORE = range(4)  # a memory_place
-WAITS, LEFT, ENTERED, HELD = 1, 4, 6, 7  # turn_events
-OUT, HOLD = 1, 32  # bits of an order
+WAITS, LEFT, STAYS, ENTERED, HELD = 1, 4, 5, 6, 7  # turn_events
+OUT, REPORT, HOLD = 1, 4, 32  # bits of an order
 # Words of a client_page.
 ACCOUNT = 8
 ORDER, ROOM, ROUND, SWAPPABLE, RESIDENT, ELSEWHERE_WORD = range(16, 40, 4)
@@ -95,10 +96,14 @@ class RawClient:
         self.has(self.read(SWAPPABLE) * UNIT)
         assert ask(self.socket, TURN, b"", ENTERED, 0, 0)[0] == 0
 
-    def leaves(self) -> None:
-        """Says that it has left the GPU with all that can."""
-        self.has(self.read(SWAPPABLE) * UNIT, 0)
+    def leaves(self, resident: int = 0) -> None:
+        """Says that it has left the GPU, but for so much."""
+        self.has(self.read(SWAPPABLE) * UNIT, resident)
         assert ask(self.socket, TURN, b"", LEFT, 0, 0)[0] == 0
+
+    def cannot_leave(self, is_off: bool) -> None:
+        """Says that the host has no room for what it should release."""
+        assert ask(self.socket, TURN, b"", STAYS, errno.ENOMEM, int(is_off))[0] == 0
 
 
 def leave_together(clients: Sequence[RawClient]) -> None:

@@ -191,18 +191,19 @@ def comes_to(program: Program, mebibytes: int) -> bool:
 
 
 def test_a_gpu_that_fills_up_has_room_on_the_host_before_anybody_must_leave(tmp_path: Path) -> None:
-    """Memory of the host is made in segments of 64 MiB."""
-    daemon = Daemon(Gpu(tmp_path / "gpu", 256 * MIB), tmp_path)
+    """An eighth of the GPU for each. Memory of the host is made in segments of 64 MiB."""
+    daemon = Daemon(Gpu(tmp_path / "gpu", 1024 * MIB), tmp_path)
     daemon.start()
     try:
-        daemon.must("vgpu", "add", "a", "--memory", "256MiB")
-        with started(daemon, "a", 60, 1) as a, started(daemon, "a", 60, 2) as b:
+        daemon.must("vgpu", "add", "a", "--memory", "1GiB")
+        with started(daemon, "a", 300, 1) as a, started(daemon, "a", 60, 2) as b:
             time.sleep(0.3)  # it would have begun
             assert own_mebibytes(a) < 64 and own_mebibytes(b) < 64
-            assert a.does("alloc", 74 * MIB)[0] == 1  # 194 MiB: three quarters are full
-            assert comes_to(a, 3 * 64) and comes_to(b, 64)
-            assert b.does("alloc", 40 * MIB)[0] == 1  # b grows, and nobody waits yet
+            assert a.does("alloc", 408 * MIB)[0] == 1  # 768 MiB: three quarters are full
+            assert comes_to(a, 2 * 64) and comes_to(b, 64)
+            assert b.does("alloc", 100 * MIB)[0] == 1  # b grows, and nobody waits yet
             assert comes_to(b, 2 * 64)
+            assert own_mebibytes(a) < 3 * 64 and own_mebibytes(b) < 3 * 64
             assert [row.count("on") for row in state(daemon).values()] == [1, 1]
     finally:
         daemon.kill()

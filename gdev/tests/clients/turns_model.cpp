@@ -214,6 +214,7 @@ class simulation : private world {
         one.is_off = false;
         one.is_held = (order(one) & gdev::order_hold) != 0;
       } else {
+        one.resident = 0;
         go_off(one);
       }
     }

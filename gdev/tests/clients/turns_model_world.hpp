@@ -225,9 +225,8 @@ class world {
     } else if (one.is_entering) {
       enter(one);
     } else if (one.is_off) {
-      if ((order(one) & gdev::order_report) != 0) {
-        one.has_asked = false;
-        tell(one, turn_event::left);
+      if ((order(one) & gdev::order_report) != 0 && !give_up_more(one)) {
+        return;
       }
       if ((order(one) & gdev::order_out) == 0) {
         one.is_entering = true;
@@ -326,9 +325,9 @@ class world {
       one.acts_ns = now_ + 20 * ms;
       return;
     }
-    one.resident -= part_of(one.resident);
+    one.resident -= part_of(too_much(one));
     publish(one);
-    if (one.resident != 0) {
+    if (too_much(one) != 0) {
       tell(one, turn_event::released, one.resident * gdev::account_unit);
       one.acts_ns = now_ + below(20 * ms);
       return;
@@ -339,8 +338,33 @@ class world {
     one.acts_ns = now_;
   }
 
+  /** Returns what it has on the GPU and need not keep there. */
+  static std::uint64_t too_much(const sim_client& one) {
+    const std::uint64_t room = one.page->room.load();
+    return one.resident - std::min(one.resident, room - std::min(room, wired_of(one)));
+  }
+
+  /** A client that is off releases more. Returns false if it is not done yet. */
+  bool give_up_more(sim_client& one) {
+    one.has_asked = false;
+    if (too_much(one) != 0 && one.stays > 0) {
+      --one.stays;
+      tell(one, turn_event::stays, ENOMEM, 1);
+      one.acts_ns = now_ + 1 + below(1000 * ms);
+      return false;
+    }
+    one.resident -= part_of(too_much(one));
+    publish(one);
+    if (too_much(one) != 0) {
+      tell(one, turn_event::released, one.resident * gdev::account_unit);
+      one.acts_ns = now_ + 1 + below(20 * ms);
+      return false;
+    }
+    tell(one, turn_event::left);
+    return true;
+  }
+
   static void go_off(sim_client& one) {
-    one.resident = 0;
     one.size += std::exchange(one.on_host, 0);
     one.told = 0;
     one.is_leaving = false;
