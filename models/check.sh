@@ -185,6 +185,7 @@ holds growth.one_cut                  growth safety growth.pml
 holds growth.two_cleanings            growth safety growth.pml -DCLEANINGS=2
 holds turns.restart_and_death         turns safety turns.pml -DGROWTHS=0 -DRESTARTS=1 -DDEATHS=1
 holds turns.two_clients               turns safety turns.pml -DGROWTHS=2 -DSTAYS=1
+holds turns.one_cannot_release_more   turns safety turns.pml -DCLINGS=1
 holds turns.a_death                   turns safety turns.pml -DDEATHS=1
 holds turns.a_restart                 turns safety turns.pml -DGROWTHS=2 -DRESTARTS=1
 holds turns.two_restarts              turns safety turns.pml -DGROWTHS=0 -DRESTARTS=2
@@ -193,6 +194,7 @@ holds turns.three_clients             turns safety turns.pml -DCLIENTS=3 -DGROWT
 holds turns.three_clients_two_fit     turns safety turns.pml -DCLIENTS=3 -DGROWTHS=0 -DUSED=1 -DCAPACITY=2
 holds turns.each_gets_its_turn        - cycles turns.pml -DGROWTHS=2 -DSTAYS=1
 holds turns.restart_and_turns_end     - cycles turns.pml -DRESTARTS=1
+holds turns.clinging_and_turns_end    - cycles turns.pml -DCLINGS=1
 holds turns.three_get_their_turns     - cycles turns.pml -DCLIENTS=3 -DGROWTHS=0
 holds gate.membarrier                 gate safety gate.pml
 holds gate.fences                     gate safety gate.pml -DFENCES
@@ -298,6 +300,8 @@ for mutant in GIVES_BEFORE_ALL_ARE_BACK NO_REPORT ASKS_ONCE; do
     caught "turns.$mutant" safety turns.pml -DRESTARTS=1
 done
 caught turns.LEFT_IS_REFUSED safety turns.pml -DRESTARTS=1 -DDEATHS=1
+caught turns.KEEPS_ALL safety turns.pml
+caught turns.ENTERS_ABOVE_THE_CAPACITY safety turns.pml -DGROWTHS=2 -DRESTARTS=1
 caught turns.TURN_OVER_AT_ONCE cycles turns.pml
 for mutant in ASKS_BEFORE_IT_WRITES LOOKS_UP_BEFORE_IT_WRITES CLEAN_BEFORE_UPDATE TRUSTS_A_FETCH; do
     caught "once.$mutant" safety once.pml

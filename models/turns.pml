@@ -1,6 +1,7 @@
 /*
  * turns.pml - clients whose memory does not fit together take turns on a GPU, as a daemon orders.
- * Clients grow, die, and cannot leave at times; the daemon dies and is started anew.
+ * A client that leaves keeps what others do not need, and releases more when they do. Clients grow,
+ * die, and cannot leave or release more at times; the daemon dies and is started anew.
  *
  * Real code: gdev/daemon/turns.cpp (schedule, admit, make_leave), turn_events.cpp (want, happen),
  * gdev/interposer/turn_service.cpp (leave, step_off, enter), client.cpp (use_memory,
@@ -13,8 +14,8 @@
  * Programs that have ended their work keep their memory: the others get their turns by orders.
  *
  * Configuration: CLIENTS, CAPACITY, USED (units of each client at first), GROWTHS (of client 0),
- * WORKS (calls of each program), STAYS, DEATHS and RESTARTS (how many of each), ALONE (a client
- * without a daemon goes on by itself).
+ * WORKS (calls of each program), STAYS, CLINGS (how often one cannot release more), DEATHS and
+ * RESTARTS (how many of each), ALONE (a client without a daemon goes on by itself).
  */
 
 #ifndef CLIENTS
@@ -35,6 +36,9 @@
 #ifndef STAYS
 #define STAYS 0
 #endif
+#ifndef CLINGS
+#define CLINGS 0
+#endif
 #ifndef DEATHS
 #define DEATHS 0
 #endif
@@ -54,7 +58,7 @@
 #define REPORT 4
 
 /* What clients say, the clock, and what goes wrong. */
-mtype = { hello, waits, leaves, released, left, stays, entered, want };
+mtype = { hello, waits, leaves, released, left, stays, clings, entered, want };
 mtype = { tick, settle, crash, die, stop };
 chan ask = [0] of { mtype, byte };
 
@@ -63,7 +67,8 @@ bool up = true, settled = true;
 bool due;                       /* something has changed that it looks for by itself (tick) */
 bool here[CLIENTS];             /* has joined this daemon */
 byte phase[CLIENTS], room[CLIENTS], reserved[CLIENTS], pending[CLIENTS], place[CLIENTS];
-bool has_work[CLIENTS], stuck[CLIENTS];
+byte kept[CLIENTS];             /* what a client that leaves need not release */
+bool has_work[CLIENTS], stuck[CLIENTS], clinging[CLIENTS];
 bool is_new[CLIENTS];           /* the turn has just begun: what waited for it has not gone on */
 byte partial = NONE;
 bool has_entered[CLIENTS], has_got[CLIENTS];   /* its answers */
@@ -74,13 +79,18 @@ byte granted[CLIENTS], used[CLIENTS], order[CLIENTS], page_room[CLIENTS];
 /* Clients. */
 bool alive[CLIENTS], is_open[CLIENTS], inside[CLIENTS], waiting[CLIENTS], is_off[CLIENTS];
 byte size[CLIENTS], resident[CLIENTS];
-byte stays_left = STAYS, ended;
+byte stays_left = STAYS, clings_left = CLINGS, ended;
 
 #define LESS(a, b) ((a) > (b) -> (a) - (b) : 0)
 #define LEAST(a, b) ((a) < (b) -> (a) : (b))
 #define WIRED(i) LESS(used[i], size[i])
 #define ROOM(i) (phase[i] == IN -> granted[i] + reserved[i] : room[i])
 #define RELEASABLE(i) LESS(ROOM(i), WIRED(i))
+#define COMING(i) (phase[i] == LEAVING -> LESS(RELEASABLE(i), kept[i]) : 0)
+/* What could come beside that from a client that is off, or leaves. */
+#define KEPT(i) (here[i] && i != first && !stuck[i] && (phase[i] == LEAVING || phase[i] == OUT) -> \
+    RELEASABLE(i) - COMING(i) : 0)
+#define TOO_MUCH(i) LESS(resident[i], LESS(page_room[i], WIRED(i)))
 #define MAY_LEAVE(i) (here[i] && i != first && phase[i] == IN && RELEASABLE(i) > 0)
 #ifdef MUTANT_TURN_OVER_AT_ONCE
 #define IS_OVER(i) over
@@ -88,6 +98,11 @@ byte stays_left = STAYS, ended;
 #define IS_OVER(i) (over && !is_new[i])
 #endif
 #define IS_VICTIM(i) (MAY_LEAVE(i) && !stuck[i] && (IS_OVER(i) || place[i] != 0))
+#ifdef MUTANT_ENTERS_ABOVE_THE_CAPACITY
+#define IS_ABOVE false
+#else
+#define IS_ABOVE (rooms > CAPACITY)
+#endif
 #define IS_BACK(i) (here[i] || !alive[i])
 #if CLIENTS == 2
 #define PRESENT (resident[0] + resident[1])
@@ -135,7 +150,23 @@ inline begin_leaving(one)
     room[one] = granted[one];
     reserved[one] = 0;
     phase[one] = LEAVING;
+    kept[one] = granted[one];   /* all, until it is known what others need */
+    tell_kept(one)
+}
+
+inline tell_kept(one)
+{
+    page_room[one] = WIRED(one) + kept[one];
     order[one] = ORDER_OUT | REPORT
+}
+
+/* Ends the entering of a client: one that is off cannot release what this one needs. */
+inline send_back()
+{
+    phase[partial] = LEAVING;
+    kept[partial] = 0;
+    tell_kept(partial);
+    partial = NONE
 }
 
 inline sum_rooms()
@@ -146,7 +177,7 @@ inline sum_rooms()
         if
         :: here[k] ->
             rooms = rooms + ROOM(k);
-            coming = coming + (phase[k] == LEAVING -> RELEASABLE(k) : 0)
+            coming = coming + COMING(k)
         :: else
         fi
     }
@@ -156,13 +187,22 @@ inline sum_rooms()
 
 inline find_first()
 {
+#if CLINGS > 0
+    for (k : 0 .. CLIENTS - 1) {
+        if
+        :: partial != NONE && !clinging[partial] && clinging[k] && place[k] != 0 -> send_back()
+        :: else
+        fi
+    }
+#endif
     first = partial;
     for (k : 0 .. CLIENTS - 1) {
         if
         :: partial == NONE && here[k] && place[k] != 0 && phase[k] != LEAVING ->
             if
             :: first == NONE -> first = k
-            :: first != NONE && place[k] < place[first] -> first = k
+            :: first != NONE && clinging[k] > clinging[first] -> first = k
+            :: first != NONE && clinging[k] == clinging[first] && place[k] < place[first] -> first = k
             :: else
             fi
         :: else
@@ -180,20 +220,47 @@ inline set_contended()
     }
 }
 
-/* Makes others leave, so that `needed` come, or none. */
-inline make_leave()
+/* Makes `needed` come from those that are off, and makes others leave if that is not enough. */
+inline make_room()
 {
     total = coming;
-    for (k : 0 .. CLIENTS - 1) { total = total + (IS_VICTIM(k) -> RELEASABLE(k) : 0) }
-    due = due || (total < needed && !over);
+    for (k : 0 .. CLIENTS - 1) { total = total + KEPT(k) }
     for (k : 0 .. CLIENTS - 1) {
         if
-        :: total >= needed && coming < needed && IS_VICTIM(k) ->
-            coming = coming + RELEASABLE(k);
-            begin_leaving(k)
+        :: total < needed && IS_VICTIM(k) -> total = total + RELEASABLE(k)
         :: else
         fi
     }
+    due = due || (total < needed && !over);
+    if
+    :: total >= needed && coming < needed ->
+        total = coming;
+        for (k : 0 .. CLIENTS - 1) { total = total + KEPT(k) }
+        for (k : 0 .. CLIENTS - 1) {
+            if
+            :: total < needed && IS_VICTIM(k) ->
+                total = total + RELEASABLE(k);
+                begin_leaving(k)
+            :: else
+            fi
+        }
+        for (k : 0 .. CLIENTS - 1) {
+            if
+            :: coming < needed && KEPT(k) > 0 ->
+                total = LEAST(needed - coming, KEPT(k));
+                coming = coming + total;
+                kept[k] = KEPT(k) - total;
+                phase[k] = LEAVING;
+#ifdef MUTANT_KEEPS_ALL
+                order[k] = ORDER_OUT
+#else
+                tell_kept(k)
+#endif
+            :: else
+            fi
+        }
+    :: else
+    fi
 }
 
 inline schedule()
@@ -215,7 +282,7 @@ inline schedule()
         :: else ->
             granted[first] = used[first];
             if
-            :: phase[first] == OUT -> room[first] = LEAST(room[first], WIRED(first))
+            :: phase[first] == OUT -> room[first] = LEAST(room[first], WIRED(first) + resident[first])
             :: else
             fi;
             needed = LESS(used[first] + pending[first], room[first])
@@ -227,9 +294,12 @@ inline schedule()
             fi
         }
         sum_rooms();
-        make_leave();
+        needed = needed + LESS(rooms, CAPACITY);    /* that must come, too */
+        make_room();
+        needed = needed - LESS(rooms, CAPACITY);
+        coming = LESS(coming, LESS(rooms, CAPACITY));
         if
-        :: coming < needed || (phase[first] == IN && unused < needed) -> set_contended(); break
+        :: coming < needed || IS_ABOVE || (phase[first] == IN && unused < needed) -> set_contended(); break
         :: else
         fi;
         if
@@ -278,6 +348,9 @@ inline note_entered()
         has_entered[i] = true;
         granted[i] = used[i];
         phase[i] = IN;
+        stuck[i] = clinging[i];
+        due = due || clinging[i];
+        clinging[i] = false;
         reserved[i] = pending[i];
         pending[i] = 0;
         has_work[i] = false;
@@ -296,13 +369,22 @@ inline note_left()
 #endif
     if
     :: phase[i] == LEAVING ->
-        room[i] = LEAST(room[i], WIRED(i));
-        phase[i] = OUT;
-        order[i] = ORDER_OUT;
+        room[i] = LEAST(room[i], WIRED(i) + resident[i]);
+        clinging[i] = false;
         if
-        :: has_work[i] || pending[i] != 0 -> enqueue()
-        :: else
+        :: COMING(i) > 0 -> tell_kept(i)    /* more is needed meanwhile */
+        :: else -> go_out()
         fi
+    :: else
+    fi
+}
+
+inline go_out()
+{
+    phase[i] = OUT;
+    order[i] = ORDER_OUT;
+    if
+    :: has_work[i] || pending[i] != 0 -> enqueue()
     :: else
     fi
 }
@@ -326,7 +408,7 @@ inline give_or_queue()
 inline forget(one)
 {
     here[one] = false; phase[one] = IN; room[one] = 0; reserved[one] = 0; pending[one] = 0;
-    place[one] = 0; has_work[one] = false;
+    place[one] = 0; has_work[one] = false; kept[one] = 0; clinging[one] = false;
     stuck[one] = false; page_room[one] = 0; is_new[one] = false
 }
 
@@ -373,6 +455,13 @@ end_daemon:
                 :: what == left -> note_left()
                 :: what == stays && phase[i] == LEAVING && room[i] == granted[i] ->
                     phase[i] = IN; stuck[i] = true; due = true; order[i] = 0
+#if CLINGS > 0
+                :: what == clings && phase[i] == LEAVING ->
+                    room[i] = LEAST(room[i], WIRED(i) + resident[i]);
+                    clinging[i] = true; stuck[i] = true; due = true;
+                    has_work[i] = true;
+                    go_out()
+#endif
                 :: what == entered -> note_entered()
                 :: what == want -> is_new[i] = false; give_or_queue()
                 :: else    /* hello, or not now */
@@ -440,6 +529,24 @@ inline tell(what)
     fi
 }
 
+/* Releases what the daemon does not let it keep. */
+inline release()
+{
+    do
+    :: atomic { TOO_MUCH(i) > 0 ->
+#ifdef MUTANT_RELEASED_TOO_EARLY
+            skip
+        }
+        tell(released);
+        atomic {
+#endif
+            resident[i] = LESS(resident[i], 1)
+        }
+        tell(released)
+    :: else -> break
+    od
+}
+
 proctype turn(byte i)
 {
     bool asked;
@@ -474,27 +581,28 @@ end_on:
         tell(stays);
         goto on
     fi;
-    do
-    :: resident[i] > 0 ->
-#ifdef MUTANT_RELEASED_TOO_EARLY
-        tell(released);
-#endif
-        atomic { resident[i] = LESS(resident[i], 1) }
-        tell(released)
-    :: else -> break
-    od;
+    release();
     tell(left);
 off:
 end_off:
     do
     COMES_BACK
 #ifndef MUTANT_NO_REPORT
-    :: HAS_DAEMON && (order[i] & REPORT) != 0 -> asked = false; tell(left)
+    :: HAS_DAEMON && (order[i] & REPORT) != 0 ->
+        asked = false;
+        if
+        :: atomic { clings_left > 0 && TOO_MUCH(i) > 0 -> clings_left-- }
+            tell(clings)
+        :: true ->
+            release();
+            tell(left)
+        fi
 #endif
     :: HAS_DAEMON && waiting[i] && !asked -> asked = true; tell(waits)
     :: HAS_DAEMON && (order[i] & ORDER_OUT) == 0 -> break
 #ifdef ALONE
     :: !up && waiting[i] -> break
+    :: atomic { !up && !waiting[i] && resident[i] > 0 -> resident[i] = 0 }
 #endif
     DIES
     od;

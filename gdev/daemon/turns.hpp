@@ -26,7 +26,8 @@
  *
  * A client that leaves keeps what nobody needs, so that the host needs less memory, and it enters
  * sooner. If others need more later, it leaves once more: from `out` to `leaving`. Who is to enter
- * last gives first.
+ * last gives first. A client that grows during its turn, and needs no more than what others have
+ * kept, is served before those that wait for their turns: it would be off and on again else.
  */
 #pragma once
 
@@ -253,7 +254,9 @@ class turns {
   int want_away(client& one, std::uint64_t units);
   void end_request(client& one, std::uint64_t units, std::uint64_t now);
   void note_fit(client& one, std::uint64_t now);
-  [[nodiscard]] bool is_over(const client& one, const client& by, std::uint64_t now) const;
+  [[nodiscard]] bool is_over(const client& one, const client& by, std::uint64_t now);
+  [[nodiscard]] bool is_growing(const client& one, std::uint64_t now);
+  [[nodiscard]] std::vector<client*> keepers_for(const client& by, std::uint64_t now);
   [[nodiscard]] bool cannot_fit(client& one, std::uint64_t units, std::uint64_t now);
   [[nodiscard]] bool may_name(const client& one, std::uint64_t number) const;
   void drop_gpu(std::uint64_t number);

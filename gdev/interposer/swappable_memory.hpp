@@ -126,7 +126,7 @@ class swappable_memory {
   [[nodiscard]] std::uint64_t size();
   /** Returns the bytes of these that are on the GPU. */
   [[nodiscard]] std::uint64_t resident();
-  /** Makes a part of the host's memory that move_out(kept) will need. Returns whether more lacks. */
+  /** Makes a part of what move_out(kept) will need of the host. Returns whether more lacks. */
   bool prepare_host(std::uint64_t kept);
   /** Tells the daemon what is free on the GPU. */
   void report_gpu();

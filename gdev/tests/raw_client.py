@@ -96,10 +96,10 @@ class RawClient:
         self.has(self.read(SWAPPABLE) * UNIT)
         assert ask(self.socket, TURN, b"", ENTERED, 0, 0)[0] == 0
 
-    def leaves(self, resident: int = 0) -> None:
-        """Says that it has left the GPU, but for so much."""
+    def leaves(self, resident: int = 0, moved: int = 0, nanoseconds: int = 0) -> None:
+        """Says that it has left the GPU, but for so much, and how long that took."""
         self.has(self.read(SWAPPABLE) * UNIT, resident)
-        assert ask(self.socket, TURN, b"", LEFT, 0, 0)[0] == 0
+        assert ask(self.socket, TURN, b"", LEFT, moved, nanoseconds)[0] == 0
 
     def cannot_leave(self, is_off: bool) -> None:
         """Says that the host has no room for what it should release."""

@@ -244,6 +244,25 @@ def test_what_a_client_need_not_release_is_exact(large_vgpus: Daemon) -> None:
         assert other.wants(UNIT) == AGAIN and one.read(ROOM) == 20 * MIB // UNIT
 
 
+def test_who_grows_during_its_turn_is_served_before_those_that_wait(large_vgpus: Daemon) -> None:
+    """They have kept what it needs. Else it would have to leave for each of its requests."""
+    with RawClient(large_vgpus, "a", GPU) as one, RawClient(large_vgpus, "b", GPU) as other:
+        one.gets(40 * MIB)
+        assert other.wants(40 * MIB) == AGAIN
+        wait_until(lambda: one.read(ORDER) & OUT != 0)
+        one.leaves(24 * MIB, moved=80 * MIB, nanoseconds=10**10)  # slow: so a turn lasts 30 s
+        other.gets(40 * MIB)
+        one.waits()
+        for kept in (16 * MIB, 8 * MIB):
+            assert other.wants(8 * MIB) == AGAIN
+            assert other.read(ORDER) & OUT == 0
+            assert one.read(ORDER) == OUT | REPORT and one.read(ROOM) == kept // UNIT
+            one.leaves(kept)
+            other.gets(8 * MIB)
+        time.sleep(0.5)
+        assert other.read(ORDER) & OUT == 0 and one.read(ORDER) & OUT != 0
+
+
 def test_if_nobody_can_release_more_a_request_is_refused(large_vgpus: Daemon) -> None:
     """Else two would wait for each other: one for memory, and the other for its turn."""
     with RawClient(large_vgpus, "a", GPU) as one, RawClient(large_vgpus, "b", GPU) as other:
