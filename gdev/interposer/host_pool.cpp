@@ -39,8 +39,12 @@ std::byte* map_segment() noexcept {
   munmap(segment + bytes, huge_page - before);
   madvise(segment, bytes, MADV_HUGEPAGE);
   madvise(segment, bytes, MADV_DONTFORK);
-  if (madvise(segment, bytes, MADV_POPULATE_WRITE) != 0) {
-    // An older kernel; or no memory: then pinning says so.
+  // Page by page: whoever maps memory in this process meanwhile, as allocations on the GPU do, waits
+  // for each call.
+  for (std::size_t at = 0; at < bytes; at += huge_page) {
+    if (madvise(segment + at, huge_page, MADV_POPULATE_WRITE) != 0) {
+      break;  // an older kernel; or no memory: then pinning says so
+    }
   }
   return segment;
 }
