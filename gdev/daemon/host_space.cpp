@@ -13,6 +13,8 @@ namespace gdev {
 
 namespace {
 
+/** A chunk leaves as a whole. Those that programs make themselves may be larger. */
+constexpr std::uint64_t largest_chunk = units_of(std::uint64_t{256} << 20);
 /** Clients take whole ones of the host's memory. */
 constexpr std::uint64_t segment = units_of(host_segment_bytes);
 
@@ -29,9 +31,28 @@ bool has_files(const client_page& page) noexcept {
 
 }  // namespace
 
-/** Returns what a client that may make no files needs of the host's memory when it has grown. */
-std::uint64_t turns::memory_due(const client& one, std::uint64_t units) const {
-  return has_files(*one.page) ? 0 : in_segments(swappable(one) + one.on_host + units);
+/**
+ * Returns what of a client may have to be off its GPU at once, when one has grown: of all clients,
+ * not more than what does not fit there. A client that leaves keeps the rest; a pause may find no
+ * room for it.
+ */
+std::uint64_t turns::most_off(const client& one, const client& growing, std::uint64_t units) const {
+  std::uint64_t all = 0;  // of its GPU
+  for (const auto& [id, other] : clients_) {
+    if (one.gpu == other.gpu) {
+      all += used(other) + other.on_host + (id == growing.id ? units : other.pending);
+    }
+  }
+  const std::uint64_t more = one.id == growing.id ? units : one.pending;
+  const std::uint64_t capacity = capacity_of(one.gpu);
+  const std::uint64_t misfit = less(all, capacity) + capacity / growth_part + largest_chunk;
+  return std::min(swappable(one) + more, misfit) + one.on_host;
+}
+
+/** Returns what a client that may make no files needs of the host's memory when one has grown. */
+std::uint64_t turns::memory_due(const client& one, const client& growing,
+                                std::uint64_t units) const {
+  return has_files(*one.page) ? 0 : in_segments(most_off(one, growing, units));
 }
 
 /**
@@ -56,12 +77,12 @@ int turns::hold(client_id id, std::uint64_t memory, std::uint64_t files) {
   }
   client& asking = found->second;
   const std::uint64_t most = most_for_units(swappable(asking) + asking.on_host);
-  const bool is_due = memory <= memory_due(asking, 0);
+  const bool is_due = memory <= memory_due(asking, asking, 0);
   std::uint64_t all_memory = memory;
   std::uint64_t all_files = files;
   for (const auto& [other_id, other] : clients_) {
     if (other_id != id) {
-      const std::uint64_t due = is_due ? 0 : memory_due(other, other.pending);
+      const std::uint64_t due = is_due ? 0 : memory_due(other, asking, asking.pending);
       all_memory += std::max(other.memory_held, due);
       all_files += other.files_held;
     }
@@ -99,7 +120,7 @@ bool turns::is_host_full(const client& one) const {
 }
 
 /**
- * Tells whether the host could hold all, if all clients were off their GPUs and one has grown.
+ * Tells whether the host could hold what does not fit the GPUs, when a client has grown.
  *
  * Clients without files need segments of memory, and nobody gives back what it holds. The segments
  * that are left go to the others, where they hold most; the rest goes into files.
@@ -110,10 +131,9 @@ bool turns::can_host(const client& growing, std::uint64_t units) const {
   std::uint64_t whole = 0;   // segments that these would fill
   std::vector<std::uint64_t> rests;
   for (const auto& [id, one] : clients_) {
-    const std::uint64_t more = id == growing.id ? units : one.pending;
-    taken += std::max(one.memory_held, memory_due(one, more));
+    taken += std::max(one.memory_held, memory_due(one, growing, units));
     if (has_files(*one.page)) {
-      const std::uint64_t needed = less(swappable(one) + one.on_host + more, one.memory_held);
+      const std::uint64_t needed = less(most_off(one, growing, units), one.memory_held);
       others += needed;
       whole += needed / segment;
       rests.push_back(needed % segment);

@@ -13,11 +13,6 @@ namespace gdev {
 
 namespace {
 
-/**
- * Who asks for memory asks again soon: it gets such a part of the GPU at least of what others have
- * kept there.
- */
-constexpr std::uint64_t growth_part = 32;
 /** Assumed until a move was measured. */
 constexpr std::uint64_t bytes_per_s_guess = 10'000'000'000;
 /** A turn takes so many times what moving the client's memory takes. */

@@ -91,6 +91,11 @@ class turns {
   /** How long clients that could not leave are not asked again. */
   static constexpr std::uint64_t stuck_ns = second_ns;
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+  /**
+   * Who asks for memory asks again soon: it gets such a part of the GPU at least of what others
+   * have kept there.
+   */
+  static constexpr std::uint64_t growth_part = 32;
 
   explicit turns(accounts& all) noexcept : accounts_(all) {}
 
@@ -245,7 +250,10 @@ class turns {
   [[nodiscard]] std::uint64_t turn_ns(const client& one) const;
   [[nodiscard]] std::uint64_t end_ns(const client& one) const;
   [[nodiscard]] std::uint64_t most_held(const client& one, std::uint64_t client::* held) const;
-  [[nodiscard]] std::uint64_t memory_due(const client& one, std::uint64_t units) const;
+  [[nodiscard]] std::uint64_t most_off(const client& one, const client& growing,
+                                       std::uint64_t units) const;
+  [[nodiscard]] std::uint64_t memory_due(const client& one, const client& growing,
+                                         std::uint64_t units) const;
   [[nodiscard]] bool can_host(const client& growing, std::uint64_t units) const;
   [[nodiscard]] bool is_host_full(const client& one) const;
   [[nodiscard]] bool may_leave_for(const client& one, const client& by) const;

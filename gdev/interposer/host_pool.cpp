@@ -39,8 +39,8 @@ std::byte* map_segment() noexcept {
   munmap(segment + bytes, huge_page - before);
   madvise(segment, bytes, MADV_HUGEPAGE);
   madvise(segment, bytes, MADV_DONTFORK);
-  // Page by page: whoever maps memory in this process meanwhile, as allocations on the GPU do, waits
-  // for each call.
+  // Page by page: whoever maps memory in this process meanwhile, as allocations on the GPU do,
+  // waits for each call.
   for (std::size_t at = 0; at < bytes; at += huge_page) {
     if (madvise(segment + at, huge_page, MADV_POPULATE_WRITE) != 0) {
       break;  // an older kernel; or no memory: then pinning says so

@@ -214,3 +214,26 @@ def test_a_program_that_is_alone_makes_no_memory_on_the_host(two_vgpus: Daemon) 
     with started(two_vgpus, "a", 60, 1) as a:
         time.sleep(0.3)
         assert own_mebibytes(a) < 64
+
+
+def test_the_host_must_hold_only_what_does_not_fit(tmp_path: Path) -> None:
+    """
+    1200 MiB on 1 GiB: 176 MiB may be off, and of each program 32 more, where one grows, and a chunk
+    of 256. So each needs 8 segments of 64 MiB, and not 10.
+    """
+    daemon = Daemon(Gpu(tmp_path / "gpu", 1024 * MIB), tmp_path)
+    daemon.start()
+    try:
+        for name in ("a", "b"):
+            daemon.must("vgpu", "add", name, "--memory", "1GiB")
+        daemon.must("gpu", "set", "--host-memory", f"{16 * 64 * MIB - 4096}")
+        with started(daemon, "a", 600, 1) as a, started(daemon, "b", 300, 2) as b:
+            assert b.says("alloc", 300 * MIB) == OUT_OF_MEMORY
+            daemon.must("gpu", "set", "--host-memory", f"{16 * 64 * MIB}")
+            assert b.does("alloc", 300 * MIB) == [1]
+            b.does("fill", 1, 3, 300 * MIB)
+            assert a.does("check", 0, 1, 600 * MIB) == [1]
+            assert b.does("check", 0, 2, 300 * MIB) == b.does("check", 1, 3, 300 * MIB) == [1]
+            assert a.does("check", 0, 1, 600 * MIB) == [1]
+    finally:
+        daemon.kill()
