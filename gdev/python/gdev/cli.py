@@ -246,13 +246,13 @@ def ps_command() -> None:
 
     \b
     STATE says where a program's memory is; several may hold at once:
-      on, off            on its GPU; what can be swapped is not (gdev top: WIRED is the rest)
+      on, off            its work may run; it waits, and what others need is on the host (SWAPPED)
       moving out, in     between the two
       waits for memory   others have it: for an allocation, or to come back
       does not fit       it is off, and needs more than there is for it now
       held for its job   on its GPU, until the rest of its job is, or has finished
       paused             by gdev pause
-      no host memory     it cannot leave: see gdev gpu set --host-memory
+      no host memory     what should leave cannot: see gdev gpu set --host-memory
       file error         it cannot leave: its swap file cannot be written
       busy               it cannot leave: its work does not end
     """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
