@@ -194,7 +194,8 @@ TEST_P(concurrency_test, groups_that_meet_at_a_page_load_it_once) {
   constexpr std::uint32_t groups = 16;
   mount fs(options);
   fault slow;
-  slow.delay = std::chrono::milliseconds(3);
+  slow.delay =
+      std::chrono::milliseconds(20);  // else groups that start late on few cores do not meet
   io->add(slow);
   session s(fs, GetParam());
   const std::int32_t fd = s.open(files.back().path);
