@@ -164,7 +164,7 @@ inline tell_kept(one)
 inline send_back()
 {
     phase[partial] = LEAVING;
-    kept[partial] = 0;
+    kept[partial] = granted[partial];
     tell_kept(partial);
     partial = NONE
 }
@@ -550,6 +550,7 @@ inline release()
 proctype turn(byte i)
 {
     bool asked;
+    byte before;    /* what it has on the GPU when it begins to enter */
 
     if
     :: is_off[i] -> goto off
@@ -607,6 +608,7 @@ end_off:
     DIES
     od;
     /* enter() */
+    before = resident[i];
     do
     :: atomic { alive[i] && HAS_DAEMON && GOES_ON && resident[i] < size[i] &&
             page_room[i] > WIRED(i) + resident[i] && HAS_SPACE ->
@@ -634,12 +636,13 @@ end_off:
 #endif
     if
     :: !has_entered[i] && !(!up && resident[i] == size[i]) ->
-        atomic { resident[i] = 0 }
+        atomic { resident[i] = LEAST(resident[i], before); before = 0 }
         tell(left);
         goto off
     :: else
     fi;
     asked = false;
+    before = 0;
     has_entered[i] = false;
     is_off[i] = false;
     is_open[i] = true;

@@ -45,7 +45,8 @@ std::uint64_t turns::most_off(const client& one, const client& growing, std::uin
   }
   const std::uint64_t more = one.id == growing.id ? units : one.pending;
   const std::uint64_t capacity = capacity_of(one.gpu);
-  const std::uint64_t misfit = less(all, capacity) + capacity / growth_part + largest_chunk;
+  const std::uint64_t misfit =
+      less(all + settings_.spare, capacity) + capacity / growth_part + largest_chunk;
   return std::min(swappable(one) + more, misfit) + one.on_host;
 }
 
@@ -113,9 +114,11 @@ void turns::hold_again(client_id id, std::uint64_t memory, std::uint64_t files) 
 
 /** Tells whether a client on its GPU cannot leave it, nor another one, who is off, release more. */
 bool turns::is_host_full(const client& one) const {
-  return one.now == phase::in && one.stays != 0 &&
+  return one.now == phase::in && (one.stays == ENOMEM || one.stays == EIO) &&
          std::any_of(clients_.begin(), clients_.end(), [&](const auto& entry) {
-           return entry.second.gpu == one.gpu && entry.second.is_clinging;
+           const client& other = entry.second;
+           return other.gpu == one.gpu && other.now != phase::leaving && other.is_clinging &&
+                  other.queued != 0 && !other.is_paused && !other.is_unfit;
          });
 }
 

@@ -66,6 +66,9 @@ bool turns::is_growing(const client& one, std::uint64_t now) {
   if (one.now != phase::in || one.queued == 0 || now >= sum(one.since_ns, turn_ns(one))) {
     return false;
   }
+  if (const gpu& of = gpus_.at(one.gpu); of.partial != 0 && of.partial != one.id) {
+    return false;  // that one is served first, and may need its memory
+  }
   std::uint64_t there = less(free_of(one.gpu), settings_.spare);
   for (const client* const other : keepers_for(one, now)) {
     there += releasable(*other);
@@ -132,11 +135,13 @@ bool turns::make_leave(client& by, std::uint64_t needed, std::uint64_t now) {
  * that is not enough. Returns false if it cannot.
  */
 bool turns::make_room(client& by, std::uint64_t needed, std::uint64_t now) {
+  if (is_patient(by) && !can_host(by, by.pending)) {
+    return false;
+  }
   const auto kept_by = [this](const std::vector<client*>& all) {
-    return std::accumulate(all.begin(), all.end(), std::uint64_t{0},
-                           [this](std::uint64_t before, const client* one) {
-                             return before + releasable(*one) - coming(*one);
-                           });
+    return std::accumulate(
+        all.begin(), all.end(), std::uint64_t{0},
+        [this](std::uint64_t before, const client* one) { return before + keeps(*one); });
   };
   std::vector<client*> off = keepers_for(by, now);
   std::uint64_t kept = kept_by(off);
@@ -161,7 +166,7 @@ bool turns::make_room(client& by, std::uint64_t needed, std::uint64_t now) {
       by.now == phase::in ? std::max(needed, capacity_of(by.gpu) / growth_part) : needed;
   std::uint64_t left = std::min(most, kept);
   for (client* const one : off) {
-    const std::uint64_t units = std::min(left, releasable(*one) - coming(*one));
+    const std::uint64_t units = std::min(left, keeps(*one));
     if (units != 0) {
       release_more(*one, units, now);
     }
@@ -172,13 +177,24 @@ bool turns::make_room(client& by, std::uint64_t needed, std::uint64_t now) {
 
 /** Makes a client that is off its GPU, or leaves it, release so many units more. */
 void turns::release_more(client& one, std::uint64_t units, std::uint64_t now) {
-  one.kept = less(releasable(one) - coming(one), units);
+  one.kept = less(keeps(one), units);
+  one.progress_ns = now;
+  one.progress = resident(one);
   if (one.now == phase::out) {
     one.now = phase::leaving;
+    one.was_off = true;
+    one.is_clinging = false;
     one.since_ns = now;
     one.blocking_ns = std::max<std::uint64_t>(now, 1);
     crash_point("releases_more");
   }
+  tell_kept(one);
+}
+
+/** A client that leaves cannot release more for now: others are asked. */
+void turns::let_keep(client& one, std::uint64_t now) {
+  one.kept = granted(one);
+  one.stuck_until_ns = now + stuck_ns;
   tell_kept(one);
 }
 
@@ -194,8 +210,11 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   one.room = granted(one);
   one.reserved = 0;
   one.is_held = false;
+  one.was_off = false;
   one.now = phase::leaving;
   one.since_ns = now;
+  one.progress_ns = now;
+  one.progress = resident(one);
   crash_point("leaving");
   one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
   one.kept = one.is_paused ? 0 : granted(one);  // all, until others need it
@@ -209,9 +228,12 @@ void turns::send_back(client& one, std::uint64_t now) {
     of.partial = 0;
   }
   one.is_held = false;
+  one.was_off = true;
   one.now = phase::leaving;
   one.since_ns = now;
-  one.kept = 0;
+  one.progress_ns = now;
+  one.progress = resident(one);
+  one.kept = one.is_paused ? 0 : granted(one);  // what it had, until others need it
   tell_kept(one);
 }
 
@@ -227,8 +249,8 @@ void turns::send_back_for_clinging(std::uint64_t which, std::uint64_t now) {
   }
   const bool has_clinging = std::any_of(clients_.begin(), clients_.end(), [&](const auto& entry) {
     const client& one = entry.second;
-    return one.gpu == which && one.is_clinging && one.queued != 0 && !one.is_paused &&
-           !one.is_unfit && !is_kept_off(one);
+    return one.gpu == which && one.now == phase::out && one.is_clinging && one.queued != 0 &&
+           !one.is_paused && !one.is_unfit && knows_mates(one, now) && !is_kept_off(one);
   });
   if (has_clinging) {
     send_back(clients_.at(found->second.partial), now);

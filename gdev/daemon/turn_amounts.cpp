@@ -25,7 +25,7 @@ std::uint64_t turns::resident(const client& one) const {
                                  swappable(one));
 }
 
-std::uint64_t turns::wired(const client& one) const { return used(one) - swappable(one); }
+std::uint64_t turns::wired(const client& one) const { return less(used(one), swappable(one)); }
 
 std::uint64_t turns::room(const client& one) const {
   switch (one.now) {
@@ -43,6 +43,9 @@ std::uint64_t turns::releasable(const client& one) const { return less(room(one)
 std::uint64_t turns::coming(const client& one) const {
   return one.now == phase::leaving ? less(releasable(one), one.kept) : 0;
 }
+
+/** What could come from a client that is off or leaves, beside what will. */
+std::uint64_t turns::keeps(const client& one) const { return less(releasable(one), coming(one)); }
 
 /** What a waiting client needs beside its room. */
 std::uint64_t turns::lacking(const client& one) const {
@@ -111,6 +114,39 @@ turns::prospect turns::prospect_of(client_id id, std::uint64_t gpu, std::uint64_
     return {most, most};
   }
   return {available(one, false), available(one, true)};
+}
+
+std::vector<gpu_report> turns::gpus() const {
+  std::vector<gpu_report> all;
+  for (const auto& [number, of] : gpus_) {
+    const std::uint64_t overhead = overhead_of(number);
+    all.push_back({number, of.total, capacity_of(number), rooms_of(number), overhead,
+                   less(of.unaccounted, overhead)});
+  }
+  return all;
+}
+
+turn_report turns::report(client_id id, std::uint64_t now) const {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) {
+    return {};
+  }
+  const client& one = found->second;
+  return {one.now,
+          one.since_ns,
+          one.gpu,
+          swappable(one),
+          one.page->resident.load(std::memory_order_relaxed),
+          one.turns,
+          one.bytes_out,
+          one.bytes_in,
+          one.moving_ns,
+          sum(one.waiting_ns, one.queued != 0 ? less(now, one.queued_ns) : 0),
+          one.stays,
+          one.is_paused,
+          one.queued != 0,
+          one.is_unfit,
+          one.is_held};
 }
 
 }  // namespace gdev

@@ -14,6 +14,10 @@ namespace {
 
 /** How long memory stays reserved for a client that was refused it and does not ask again. */
 constexpr std::uint64_t reserved_ns_max = 2 * turns::second_ns;
+/** How long a client that is off may release nothing of what it should, until others are asked. */
+constexpr std::uint64_t released_ns_max = 5 * turns::second_ns;
+/** How long a paused client keeps what the host has no room for, until it is asked again. */
+constexpr std::uint64_t paused_again_ns = 10 * turns::second_ns;
 /** How long a client may enter without any progress while others wait. */
 constexpr std::uint64_t progress_ns_max = 10 * turns::second_ns;
 
@@ -21,6 +25,12 @@ constexpr std::uint64_t progress_ns_max = 10 * turns::second_ns;
 
 void turns::change(const turn_settings& chosen, std::uint64_t now) {
   settings_ = chosen;
+  for (auto& [id, one] : clients_) {
+    if (one.is_paused && one.now == phase::out && releasable(one) != 0) {
+      one.stuck_until_ns = 0;
+      release_more(one, releasable(one), now);  // the host may have had no room for it
+    }
+  }
   for (const auto& [number, of] : gpus_) {
     if (rooms_of(number) > capacity_of(number)) {
       reclaim(number, 0);
@@ -127,6 +137,7 @@ void turns::use_gpu(client_id id, std::uint64_t number, std::uint64_t total,
 void turns::come_back_out(client_id id, std::uint64_t now) {
   if (const auto found = clients_.find(id); found != clients_.end()) {
     begin_leaving(found->second, now);
+    found->second.was_off = true;
   }
 }
 
@@ -195,7 +206,7 @@ int turns::want(client_id id, std::uint64_t units, memory_place where, std::uint
   }
   const full_policy when_full = accounts_.policy_of(id).when_full;
   if (when_full == full_policy::fail || cannot_fit(one, units, now) ||
-      (when_full == full_policy::swap && (!can_host(one, units) || is_host_full(one)))) {
+      (when_full == full_policy::swap && !can_host(one, units)) || is_host_full(one)) {
     accounts_.refuse(id);
     end_request(one, units, now);
     return ENOMEM;
@@ -297,7 +308,9 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.on_host = 0;
       take_back(one);  // it may have more elsewhere than a new daemon knows
       one.room = std::min(one.room, wired(one) + resident(one));
-      one.stays = 0;
+      if (!one.is_paused || one.stuck_until_ns <= now) {
+        one.stays = 0;  // else the host has no room for all of it
+      }
       one.is_clinging = false;
       one.bytes_out = sum(one.bytes_out, a);
       moved();
@@ -314,14 +327,18 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       }
       one.stays = static_cast<int>(std::min<std::uint64_t>(a, 4095));
       if (one.is_paused) {
-        return 0;  // it goes on trying
+        let_keep(one, now);  // it goes on trying, and then without work
+        break;
       }
-      if (b != 0 || one.room < granted(one)) {  // what it has released may be another one's
+      if ((b != 0 && one.was_off) || one.room < granted(one)) {
+        // What it has released may be another one's.
+        const std::uint64_t blocking_ns = one.blocking_ns;
         one.room = std::min(one.room, wired(one) + resident(one));
         one.is_clinging = true;
         one.stuck_until_ns = now + stuck_ns;
         one.has_work = true;
         go_out(one, now);
+        one.blocking_ns = blocking_ns;
         break;
       }
       one.now = phase::in;
@@ -394,12 +411,14 @@ int turns::pause(client_id id, bool is_paused, std::uint64_t now) {
     return ENOENT;
   }
   client& one = found->second;
+  if (!is_paused && one.blocking_ns != 0) {
+    one.blocking_ns = std::max<std::uint64_t>(now, 1);  // a pause is not what others wait for
+  }
   one.is_paused = is_paused;
   one.page->is_paused.store(std::uint32_t{is_paused}, std::memory_order_relaxed);
   if (is_paused && one.now == phase::in && knows_mates(one, now)) {
     ask_to_leave(one, now);
-  } else if (is_paused && (one.now == phase::leaving || one.now == phase::out) &&
-             releasable(one) != coming(one)) {
+  } else if (is_paused && (one.now == phase::leaving || one.now == phase::out) && keeps(one) != 0) {
     release_more(one, releasable(one), now);
   }
   for (const client* const mate : mates_of(one)) {
@@ -424,6 +443,19 @@ std::uint64_t turns::tick(std::uint64_t now) {
         schedule(one.gpu, now);
       }
     }
+    if (one.now == phase::leaving && one.was_off && coming(one) != 0) {
+      if (resident(one) != one.progress) {
+        one.progress = resident(one);
+        one.progress_ns = now;
+      } else if (sum(one.progress_ns, released_ns_max) <= now) {
+        let_keep(one, now);  // a process that is stopped: others may have what is needed
+        schedule(one.gpu, now);
+      }
+    }
+    if (one.is_paused && one.now == phase::out && releasable(one) != 0 &&
+        sum(one.since_ns, paused_again_ns) <= now) {
+      release_more(one, releasable(one), now);
+    }
     if (one.reserved != 0 && sum(one.reserved_ns, reserved_ns_max) <= now) {
       one.reserved = 0;
       schedule(one.gpu, now);
@@ -446,42 +478,15 @@ std::uint64_t turns::tick(std::uint64_t now) {
     if (one.reserved != 0) {
       next = std::min(next, sum(one.reserved_ns, reserved_ns_max));
     }
+    if (one.is_paused && one.now == phase::out && releasable(one) != 0) {
+      next = std::min(next, sum(one.since_ns, paused_again_ns));
+    }
+    if (one.now == phase::leaving && one.was_off && coming(one) != 0) {
+      next = std::min(next, sum(one.progress_ns, released_ns_max));
+    }
     next = std::min(next, end_ns(one));
   }
   return next;
-}
-
-std::vector<gpu_report> turns::gpus() const {
-  std::vector<gpu_report> all;
-  for (const auto& [number, of] : gpus_) {
-    const std::uint64_t overhead = overhead_of(number);
-    all.push_back({number, of.total, capacity_of(number), rooms_of(number), overhead,
-                   less(of.unaccounted, overhead)});
-  }
-  return all;
-}
-
-turn_report turns::report(client_id id, std::uint64_t now) const {
-  const auto found = clients_.find(id);
-  if (found == clients_.end()) {
-    return {};
-  }
-  const client& one = found->second;
-  return {one.now,
-          one.since_ns,
-          one.gpu,
-          swappable(one),
-          one.page->resident.load(std::memory_order_relaxed),
-          one.turns,
-          one.bytes_out,
-          one.bytes_in,
-          one.moving_ns,
-          sum(one.waiting_ns, one.queued != 0 ? less(now, one.queued_ns) : 0),
-          one.stays,
-          one.is_paused,
-          one.queued != 0,
-          one.is_unfit,
-          one.is_held};
 }
 
 }  // namespace gdev

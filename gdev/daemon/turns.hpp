@@ -211,6 +211,7 @@ class turns {
     std::uint64_t progress = 0;        // what it had on the GPU then
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
+    bool was_off = false;      // leaving: it is off already, or may be
     bool is_clinging = false;  // it is off, and could not release more of what it has kept
     job* of = nullptr;
     std::uint64_t place = 0;      // the last value of `queued`
@@ -244,6 +245,7 @@ class turns {
   [[nodiscard]] std::uint64_t room(const client& one) const;
   [[nodiscard]] std::uint64_t releasable(const client& one) const;
   [[nodiscard]] std::uint64_t coming(const client& one) const;
+  [[nodiscard]] std::uint64_t keeps(const client& one) const;
   [[nodiscard]] std::uint64_t lacking(const client& one) const;
   [[nodiscard]] std::uint64_t free_of(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t overhead_of(std::uint64_t which) const;
@@ -277,6 +279,7 @@ class turns {
   bool make_room(client& by, std::uint64_t needed, std::uint64_t now);
   void release_more(client& one, std::uint64_t units, std::uint64_t now);
   void tell_kept(client& one);
+  void let_keep(client& one, std::uint64_t now);
   void go_out(client& one, std::uint64_t now);
   void send_back_for_clinging(std::uint64_t which, std::uint64_t now);
   void begin_leaving(client& one, std::uint64_t now);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace gdev {
 
@@ -60,6 +61,21 @@ class free_places {
       }
     }
     insert(begin, bytes);
+  }
+
+  /** Forgets the segments of which nothing is taken. Returns where they begin. */
+  [[nodiscard]] std::vector<std::uint64_t> remove_free_segments() {
+    std::vector<std::uint64_t> removed;
+    for (const auto& [begin, bytes] : segments_) {
+      if (const auto found = free_.find(begin); found != free_.end() && found->second == bytes) {
+        removed.push_back(begin);
+      }
+    }
+    for (const std::uint64_t begin : removed) {
+      erase(begin, segments_.at(begin));
+      segments_.erase(begin);
+    }
+    return removed;
   }
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }

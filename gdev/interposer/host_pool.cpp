@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -76,7 +77,9 @@ std::size_t host_pool::add_segments(std::size_t count) {
     const std::lock_guard lock(mutex_);
     had = segments_.size();
   }
-  if (ask_for_host_memory((had + count) * segment_bytes) != 0) {
+  // Without a daemon nobody says how much there may be, and what stays on the GPU keeps others off.
+  if (const int error = ask_for_host_memory((had + count) * segment_bytes);
+      error != 0 && (error != ENOTCONN || has_daemon())) {
     return 0;
   }
   crash_point("host_asked");
@@ -158,6 +161,29 @@ std::byte* host_pool::take(std::size_t bytes) {
 void host_pool::give(std::byte* place, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   free_.give(address_of(place), bytes);
+}
+
+void host_pool::give_back_segments() {
+  std::vector<std::byte*> removed;
+  std::size_t left = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t begin : free_.remove_free_segments()) {
+      const auto found = std::find_if(segments_.begin(), segments_.end(),
+                                      [begin](auto* one) { return address_of(one) == begin; });
+      removed.push_back(*found);
+      segments_.erase(found);
+      std::erase(unpinned_, removed.back());
+    }
+    left = segments_.size();
+  }
+  for (std::byte* const segment : removed) {
+    call_driver<CUresult>(id_cuMemHostUnregister, static_cast<void*>(segment));
+    munmap(segment, segment_bytes);
+  }
+  if (!removed.empty()) {
+    static_cast<void>(ask_for_host_memory(left * segment_bytes));
+  }
 }
 
 void host_pool::forget_context() {

@@ -3,7 +3,8 @@
  *
  * A segment is made of huge pages where the kernel has them, because pinning small ones is slow. It
  * is kept, and used again, until the process ends: to unpin one may wait for kernels, and these for
- * the program. The daemon says how many there may be.
+ * the program. Only after a move that failed those are given back that nothing needs: others may
+ * need them. The daemon says how many there may be.
  */
 #pragma once
 
@@ -40,6 +41,8 @@ class host_pool {
    * forked child has them. The calling thread has a context.
    */
   [[nodiscard]] static std::byte* make_segment() noexcept;
+  /** Gives back segments of which nothing is taken. Nothing of the process runs on a GPU. */
+  void give_back_segments();
   /** Pins the segments anew where they are used next: the context that pinned them ends. */
   void forget_context();
 

@@ -314,6 +314,7 @@ bool swappable_memory::find_places(std::vector<moving>& all) {
       for (host_place* const given : placed) {
         give_place(*given);
       }
+      pool_.give_back_segments();
       return false;
     }
   }

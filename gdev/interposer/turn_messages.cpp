@@ -37,7 +37,8 @@ turn_words read_turn() noexcept {
   }
   const memory_in_use& mine = held_page::memory();
   const std::uint64_t units = page->room.load(std::memory_order_relaxed);
-  const std::uint64_t at_home = units_of(mine.bytes - mine.elsewhere);
+  const std::uint64_t all = units_of(mine.bytes);  // as the daemon counts
+  const std::uint64_t at_home = all - std::min(all, units_of(mine.elsewhere));
   const std::uint64_t wired = at_home - std::min<std::uint64_t>(at_home, mine.swappable_units);
   return {page->order.load(std::memory_order_relaxed), page->hold.load(std::memory_order_relaxed),
           (units - std::min(units, wired)) * account_unit};

@@ -353,6 +353,7 @@ class turn_service {
     std::uint64_t progress = 0;
     const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
     unpark_memory();
+    const std::uint64_t kept = swappable().resident();
     const move_result moved = swappable().move_in(
         [&](std::uint64_t bytes) {
           if (bytes != std::exchange(progress, bytes)) {
@@ -380,10 +381,16 @@ class turn_service {
     }
     has_asked_ = false;
     if (!is_in) {
-      // The order has changed. What came in is as it was on the host.
-      if (swappable().move_out(0, [](std::uint64_t) {}).error == 0) {
-        park_memory();
+      // The order has changed. What came in is as it was on the host, so it can leave; what was
+      // there before stays, until the daemon asks for it. Without one, another process may wait for
+      // it.
+      const auto leave_with = [](std::uint64_t left) {
+        return swappable().move_out(left, [](std::uint64_t) {}).error;
+      };
+      if (has_daemon() || leave_with(0) != 0) {
+        static_cast<void>(leave_with(kept));
       }
+      park_memory();
       if (tell_turn(turn_event::left) == ENOTCONN) {
         pause_alone();
       }

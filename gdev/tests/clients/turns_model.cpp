@@ -214,7 +214,7 @@ class simulation : private world {
         one.is_off = false;
         one.is_held = (order(one) & gdev::order_hold) != 0;
       } else {
-        one.resident = 0;
+        one.resident = std::min(one.resident, one.kept);
         go_off(one);
       }
     }

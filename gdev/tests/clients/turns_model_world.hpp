@@ -53,6 +53,7 @@ struct sim_client {
   std::uint64_t used = 0;
   std::uint64_t size = 0;  // of that, what leaves the GPU with a turn
   std::uint64_t resident = 0;
+  std::uint64_t kept = 0;     // of that: what was there when it began to enter
   std::uint64_t on_host = 0;  // of what is in use: in the host's memory until it leaves
   std::uint64_t told = 0;     // of that: what this daemon knows; a new one counts all as here
   std::uint64_t wanted = 0;   // a request that waits
@@ -230,6 +231,7 @@ class world {
       }
       if ((order(one) & gdev::order_out) == 0) {
         one.is_entering = true;
+        one.kept = one.resident;
         enter(one);
       } else if (one.has_work && !one.has_asked) {
         one.has_asked = tell(one, turn_event::waits) == 0;
@@ -376,7 +378,7 @@ class world {
 
   void enter(sim_client& one) {
     if ((order(one) & gdev::order_out) != 0) {
-      one.resident = 0;
+      one.resident = std::min(one.resident, one.kept);
       publish(one);
       one.is_entering = false;
       one.has_asked = false;
