@@ -3,7 +3,7 @@
  * A client that leaves keeps what others do not need, and releases more when they do. Clients grow,
  * die, and cannot leave or release more at times; the daemon dies and is started anew.
  *
- * Real code: gdev/daemon/turns.cpp (schedule, admit, make_leave), turn_events.cpp (want, happen),
+ * Real code: gdev/daemon/turns.cpp (schedule, admit), leaving.cpp, turn_events.cpp (want, happen),
  * gdev/interposer/turn_service.cpp (leave, step_off, enter), client.cpp (use_memory,
  * connect_to_daemon).
  *

@@ -13,8 +13,6 @@ namespace gdev {
 
 namespace {
 
-/** A chunk leaves as a whole. Those that programs make themselves may be larger. */
-constexpr std::uint64_t largest_chunk = units_of(std::uint64_t{256} << 20);
 /** Clients take whole ones of the host's memory. */
 constexpr std::uint64_t segment = units_of(host_segment_bytes);
 
@@ -46,7 +44,7 @@ std::uint64_t turns::most_off(const client& one, const client& growing, std::uin
   const std::uint64_t more = one.id == growing.id ? units : one.pending;
   const std::uint64_t capacity = capacity_of(one.gpu);
   const std::uint64_t misfit =
-      less(all + settings_.spare, capacity) + capacity / growth_part + largest_chunk;
+      less(all + settings_.spare, capacity) + capacity / growth_part + units_of(chunk_bytes_max);
   return std::min(swappable(one) + more, misfit) + one.on_host;
 }
 

@@ -178,17 +178,22 @@ bool turns::make_room(client& by, std::uint64_t needed, std::uint64_t now) {
 /** Makes a client that is off its GPU, or leaves it, release so many units more. */
 void turns::release_more(client& one, std::uint64_t units, std::uint64_t now) {
   one.kept = less(keeps(one), units);
-  one.progress_ns = now;
-  one.progress = resident(one);
-  if (one.now == phase::out) {
-    one.now = phase::leaving;
-    one.was_off = true;
+  if (one.now == phase::leaving) {
+    note_progress(one, now);
+  } else {
+    start_leaving(one, true, now);
     one.is_clinging = false;
-    one.since_ns = now;
     one.blocking_ns = std::max<std::uint64_t>(now, 1);
     crash_point("releases_more");
   }
   tell_kept(one);
+}
+
+void turns::start_leaving(client& one, bool was_off, std::uint64_t now) {
+  one.now = phase::leaving;
+  one.was_off = was_off;
+  one.since_ns = now;
+  note_progress(one, now);
 }
 
 /** A client that leaves cannot release more for now: others are asked. */
@@ -210,11 +215,7 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   one.room = granted(one);
   one.reserved = 0;
   one.is_held = false;
-  one.was_off = false;
-  one.now = phase::leaving;
-  one.since_ns = now;
-  one.progress_ns = now;
-  one.progress = resident(one);
+  start_leaving(one, false, now);
   crash_point("leaving");
   one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
   one.kept = one.is_paused ? 0 : granted(one);  // all, until others need it
@@ -228,11 +229,7 @@ void turns::send_back(client& one, std::uint64_t now) {
     of.partial = 0;
   }
   one.is_held = false;
-  one.was_off = true;
-  one.now = phase::leaving;
-  one.since_ns = now;
-  one.progress_ns = now;
-  one.progress = resident(one);
+  start_leaving(one, true, now);
   one.kept = one.is_paused ? 0 : granted(one);  // what it had, until others need it
   tell_kept(one);
 }

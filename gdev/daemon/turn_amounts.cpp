@@ -44,6 +44,12 @@ std::uint64_t turns::coming(const client& one) const {
   return one.now == phase::leaving ? less(releasable(one), one.kept) : 0;
 }
 
+/** Notes what a client that enters or leaves has on its GPU now. */
+void turns::note_progress(client& one, std::uint64_t now) const {
+  one.progress = resident(one);
+  one.progress_ns = now;
+}
+
 /** What could come from a client that is off or leaves, beside what will. */
 std::uint64_t turns::keeps(const client& one) const { return less(releasable(one), coming(one)); }
 

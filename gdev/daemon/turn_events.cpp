@@ -436,8 +436,7 @@ std::uint64_t turns::tick(std::uint64_t now) {
     }
     if (one.now == phase::entering && one.queued != 0) {
       if (resident(one) != one.progress) {
-        one.progress = resident(one);
-        one.progress_ns = now;
+        note_progress(one, now);
       } else if (one.room > one.progress && sum(one.progress_ns, progress_ns_max) <= now) {
         send_back(one, now);  // it has room, and does not enter: others are served first
         schedule(one.gpu, now);
@@ -445,8 +444,7 @@ std::uint64_t turns::tick(std::uint64_t now) {
     }
     if (one.now == phase::leaving && one.was_off && coming(one) != 0) {
       if (resident(one) != one.progress) {
-        one.progress = resident(one);
-        one.progress_ns = now;
+        note_progress(one, now);
       } else if (sum(one.progress_ns, released_ns_max) <= now) {
         let_keep(one, now);  // a process that is stopped: others may have what is needed
         schedule(one.gpu, now);

@@ -322,8 +322,7 @@ bool turns::admit(gpu& of, client& first, std::uint64_t now) {
     }
     first.now = phase::entering;
     first.since_ns = now;
-    first.progress_ns = now;
-    first.progress = resident(first);
+    note_progress(first, now);
   }
   of.partial = first.id;
   const std::uint64_t given = std::min(free, needed);

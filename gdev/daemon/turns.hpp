@@ -207,7 +207,7 @@ class turns {
     std::uint64_t stuck_until_ns = 0;  // it could not leave
     std::uint64_t blocking_ns = 0;     // since when it should have left; 0: it need not
     std::uint64_t unfit_ns = 0;        // since when its request would not fit; 0: it would
-    std::uint64_t progress_ns = 0;     // when it was seen to enter, and
+    std::uint64_t progress_ns = 0;     // when it was seen to enter, or to release, and
     std::uint64_t progress = 0;        // what it had on the GPU then
     bool has_work = false;             // it waits as soon as it is out
     bool is_paused = false;
@@ -278,6 +278,8 @@ class turns {
   bool make_leave(client& by, std::uint64_t needed, std::uint64_t now);
   bool make_room(client& by, std::uint64_t needed, std::uint64_t now);
   void release_more(client& one, std::uint64_t units, std::uint64_t now);
+  void note_progress(client& one, std::uint64_t now) const;
+  void start_leaving(client& one, bool was_off, std::uint64_t now);
   void tell_kept(client& one);
   void let_keep(client& one, std::uint64_t now);
   void go_out(client& one, std::uint64_t now);

@@ -12,6 +12,7 @@
 #include "interposer/gate.hpp"
 #include "interposer/swappable_memory.hpp"
 #include "interposer/with_account.hpp"
+#include "protocol/account.hpp"
 
 namespace gdev {
 
@@ -325,7 +326,7 @@ CUresult stream_pools::make_range(const std::shared_ptr<pool>& to, std::size_t b
   const CUmemAllocationProp properties = swappable_memory::properties_on(where.device);
   const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   for (std::size_t at = 0; at < made->bytes && result == CUDA_SUCCESS;) {
-    const std::size_t size = std::min(swappable_memory::chunk_bytes, made->bytes - at);
+    const std::size_t size = std::min<std::size_t>(chunk_bytes_max, made->bytes - at);
     chunk& one = made->chunks.emplace_back(properties, size, where.context, held);
     one.mappings.push_back({begin + at, {access}});
     result = swappable().add(one);

@@ -13,6 +13,7 @@
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
+#include "protocol/account.hpp"
 
 namespace gdev {
 
@@ -219,7 +220,8 @@ CUresult swappable_memory::allocate(CUdeviceptr* address, std::size_t bytes,
   const CUmemAllocationProp properties = properties_on(device);
   const std::vector<CUmemAccessDesc> access = access_of(device);
   for (std::size_t at = 0; at < made.size;) {
-    chunk one(properties, std::min(chunk_bytes, made.size - at), context, made.held);
+    chunk one(properties, std::min<std::size_t>(chunk_bytes_max, made.size - at), context,
+              made.held);
     one.mappings.push_back({base + at, access});
     result = make(one);
     if (result != CUDA_SUCCESS) {

@@ -48,8 +48,6 @@ class swappable_memory {
  public:
   /** Smaller allocations are the driver's: it places them together. They stay on the GPU. */
   static constexpr std::size_t smallest = (std::size_t{1} << 20) + 1;
-  /** Each chunk costs the driver what an allocation costs, so small ones cost more. */
-  static constexpr std::size_t chunk_bytes = std::size_t{256} << 20;
 
   /** Tells whether allocations of the current context could be swapped. */
   [[nodiscard]] bool could_begin();

@@ -26,6 +26,11 @@ namespace gdev {
 inline constexpr std::uint64_t account_unit = 4096;
 inline constexpr std::uint64_t account_units_max = 0x7FFFFFFF;
 
+/**
+ * Allocations move in chunks of at most so much. A chunk costs the driver what an allocation costs,
+ * so small ones cost more. Those that programs make themselves may be larger.
+ */
+inline constexpr std::uint64_t chunk_bytes_max = std::uint64_t{256} << 20;
 /** Clients take the host's memory, for what is off the GPU, in segments of this size. */
 inline constexpr std::uint64_t host_segment_bytes = std::uint64_t{64} << 20;
 

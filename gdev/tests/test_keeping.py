@@ -259,11 +259,16 @@ def test_who_cannot_release_what_it_has_kept_comes_back_first(large: Daemon) -> 
 # --- Exact values: clients that say what they do ---
 
 
+def is_made_to_leave(one: RawClient, by: RawClient) -> None:
+    """Each needs 40 of 64 MiB: the first has them, and the other one asks for them."""
+    one.gets(40 * MIB)
+    assert by.wants(40 * MIB) == AGAIN
+    wait_until(lambda: one.read(ORDER) & OUT != 0)
+
+
 def test_what_a_client_need_not_release_is_exact(large_vgpus: Daemon) -> None:
     with RawClient(large_vgpus, "a", GPU) as one, RawClient(large_vgpus, "b", GPU) as other:
-        one.gets(40 * MIB)
-        assert other.wants(40 * MIB) == AGAIN
-        wait_until(lambda: one.read(ORDER) & OUT != 0)
+        is_made_to_leave(one, other)
         assert one.read(ROOM) == 24 * MIB // UNIT
         one.leaves(24 * MIB + UNIT)  # one too much: it is told so again
         assert other.wants(40 * MIB) == AGAIN and one.read(ORDER) & REPORT != 0
@@ -281,9 +286,7 @@ def test_what_a_client_need_not_release_is_exact(large_vgpus: Daemon) -> None:
 def test_who_grows_during_its_turn_is_served_before_those_that_wait(large_vgpus: Daemon) -> None:
     """They have kept what it needs. Else it would have to leave for each of its requests."""
     with RawClient(large_vgpus, "a", GPU) as one, RawClient(large_vgpus, "b", GPU) as other:
-        one.gets(40 * MIB)
-        assert other.wants(40 * MIB) == AGAIN
-        wait_until(lambda: one.read(ORDER) & OUT != 0)
+        is_made_to_leave(one, other)
         one.leaves(24 * MIB, moved=80 * MIB, nanoseconds=10**10)  # slow: so a turn lasts 30 s
         other.gets(40 * MIB)
         one.waits()
@@ -300,9 +303,7 @@ def test_who_grows_during_its_turn_is_served_before_those_that_wait(large_vgpus:
 def test_if_nobody_can_release_more_a_request_is_refused(large_vgpus: Daemon) -> None:
     """Else two would wait for each other: one for memory, and the other for its turn."""
     with RawClient(large_vgpus, "a", GPU) as one, RawClient(large_vgpus, "b", GPU) as other:
-        one.gets(40 * MIB)
-        assert other.wants(40 * MIB) == AGAIN
-        wait_until(lambda: one.read(ORDER) & OUT != 0)
+        is_made_to_leave(one, other)
         one.leaves(24 * MIB)
         other.gets(40 * MIB)
         assert other.wants(8 * MIB) == AGAIN
@@ -320,9 +321,7 @@ def test_if_nobody_can_release_more_a_request_is_refused(large_vgpus: Daemon) ->
 def test_a_client_that_was_not_off_cannot_say_so(large_vgpus: Daemon) -> None:
     """It would be served before all others, and begin a new turn."""
     with RawClient(large_vgpus, "a", GPU) as one, RawClient(large_vgpus, "b", GPU) as other:
-        one.gets(40 * MIB)
-        assert other.wants(40 * MIB) == AGAIN
-        wait_until(lambda: one.read(ORDER) & OUT != 0)
+        is_made_to_leave(one, other)
         one.cannot_leave(is_off=True)
         assert one.read(ORDER) & OUT == 0  # it goes on: that was said of one on its GPU
         wait_until(lambda: one.read(ORDER) & OUT != 0)
@@ -336,9 +335,7 @@ def test_one_that_is_off_and_stopped_holds_up_nobody_for_whom_others_have_enough
         RawClient(large_vgpus, "b", GPU) as other,
         RawClient(large_vgpus, "b", GPU) as third,
     ):
-        one.gets(40 * MIB)
-        assert other.wants(40 * MIB) == AGAIN
-        wait_until(lambda: one.read(ORDER) & OUT != 0)
+        is_made_to_leave(one, other)
         one.leaves(24 * MIB)
         other.gets(40 * MIB)
         assert third.wants(20 * MIB) == AGAIN
@@ -373,9 +370,7 @@ def test_a_pause_that_finds_no_room_on_the_host_holds_up_nobody(large_vgpus: Dae
 def test_who_said_that_it_is_full_is_asked_again(large_vgpus: Daemon) -> None:
     """The host may have room a second later; until then others are asked."""
     with RawClient(large_vgpus, "a", GPU) as one, RawClient(large_vgpus, "b", GPU) as other:
-        one.gets(40 * MIB)
-        assert other.wants(40 * MIB) == AGAIN
-        wait_until(lambda: one.read(ORDER) & OUT != 0)
+        is_made_to_leave(one, other)
         one.cannot_leave(is_off=False)
         begin = time.monotonic()
         wait_until(lambda: one.read(ORDER) & OUT != 0)
