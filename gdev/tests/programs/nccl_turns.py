@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from gdev._values import NO_LIMIT
+from known_programs import programs
 from small_gpu import set_memory
 
-from gdev import _daemon, _files, cli
+from gdev import cli
 
 PROGRAM = Path(__file__).with_name("nccl_job.py")
 # What a process has beside `hold`: numbers of two rounds, their checks, and NCCL's own.
@@ -58,23 +59,6 @@ class Job:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
-
-
-def programs() -> list[dict[str, object]]:
-    """Returns the programs that the daemon knows."""
-    with _daemon.Daemon(_files.socket_path()) as daemon:
-        return [
-            {
-                "process": one.process,
-                "gpu": f"{one.gpu:x}",
-                "phase": one.phase,
-                "phase_s": round(one.phase_ns / 1e9, 1),
-                "stays": one.stays,
-                "used_mib": one.used >> 20,
-                "turns": one.counts["turns"],
-            }
-            for one in daemon.clients()
-        ]
 
 
 def run(name: str, jobs: list[tuple[list[str], dict[str, str]]], timeout_s: float) -> list[str]:
