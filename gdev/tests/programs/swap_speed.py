@@ -52,6 +52,10 @@ class Holder:
             if self.says(f"sum {key} {self.value + key} {self.piece}") != "ok 1":
                 sys.exit(f"wrong bytes in allocation {key} of process {self.process.pid}")
 
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
     def client(self, daemon: _daemon.Daemon) -> _daemon.Client:
         return next(one for one in daemon.clients() if one.process == self.process.pid)
 
@@ -102,8 +106,7 @@ def main() -> int:
         print(json.dumps({"both": each_way, "seconds": round(lasted, 2)}), flush=True)
         set_memory(memory)
         for each in (one, other):
-            each.process.kill()
-            each.process.wait()
+            each.end()
     return 0
 
 
