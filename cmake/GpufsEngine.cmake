@@ -1,11 +1,13 @@
 # Static libraries above the library: gpufs_<name>. Those of the applications (apps/) and of the
 # benchmarks (benchmarks/) are built alike. Sources under KERNELS and OPTIMIZED_KERNELS instantiate
-# kernels. They are compiled as CUDA if there is nvcc, otherwise as C++ for the CPU device only.
-# ptxas compiles those under KERNELS fast (GPUFS_PTXAS_OPTIONS). That is for kernels that spend their
-# time in gpufs, not for those that compute, nor for programs without gpufs.
+# kernels. They are compiled as CUDA if there is nvcc, otherwise as C++ for the CPU device only. A
+# library has one of the two kinds: ptxas compiles those under KERNELS fast (GPUFS_PTXAS_OPTIONS). That
+# is for kernels that spend their time in gpufs, not for those that compute, nor for programs without
+# gpufs.
 
-function(gpufs_engine_library target library)
+function(gpufs_engine_library target library options)
   target_sources(${target} PRIVATE ${ARGN})
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${options}>")
   target_include_directories(${target} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
   target_link_libraries(${target} PUBLIC ${library})
   if(GPUFS_WITH_CUDA)
@@ -20,16 +22,18 @@ function(gpufs_engine name)
   cmake_parse_arguments(PARSE_ARGV 1 engine "TESTED" "" "SOURCES;KERNELS;OPTIMIZED_KERNELS")
   if(GPUFS_WITH_CUDA)
     set_source_files_properties(${engine_KERNELS} ${engine_OPTIMIZED_KERNELS} PROPERTIES LANGUAGE CUDA)
-    set_source_files_properties(${engine_KERNELS} PROPERTIES COMPILE_OPTIONS "${GPUFS_PTXAS_OPTIONS}")
   endif()
-  # Several processors should compile kernels.
-  set_source_files_properties(${engine_KERNELS} ${engine_OPTIMIZED_KERNELS} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set(sources ${engine_SOURCES} ${engine_KERNELS} ${engine_OPTIMIZED_KERNELS})
+  # Not as options of sources: those with options of their own are compiled alone.
+  set(options "")
+  if(engine_KERNELS)
+    set(options "${GPUFS_PTXAS_OPTIONS}")
+  endif()
   add_library(gpufs_${name} STATIC)
-  gpufs_engine_library(gpufs_${name} gpufs ${sources})
+  gpufs_engine_library(gpufs_${name} gpufs "${options}" ${sources})
   if(engine_TESTED AND GPUFS_BUILD_TESTS)
     add_library(gpufs_${name}_checked STATIC EXCLUDE_FROM_ALL)
-    gpufs_engine_library(gpufs_${name}_checked gpufs_checked ${sources})
+    gpufs_engine_library(gpufs_${name}_checked gpufs_checked "${options}" ${sources})
     set_target_properties(gpufs_${name}_checked PROPERTIES
       CUDA_ARCHITECTURES "${GPUFS_TEST_CUDA_ARCHITECTURES}")
   endif()
