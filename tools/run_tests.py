@@ -45,7 +45,7 @@ def configure(job: Job, preset: str) -> None:
     if preset == "release":
         options = [f"-DGPUFS_TEST_CUDA_ARCHITECTURES={cuda_architecture()}"]
     elif preset in SANITIZERS:
-        options = [f"-DGPUFS_TEST_HALF={half_of_today(SANITIZERS.index(preset))}"]
+        options = [f"-DGPUFS_TEST_HALF={half_of_today()}"]
     job.run("cmake", "--preset", preset, *options)
 
 
@@ -109,15 +109,29 @@ def without_address_randomisation() -> list[str]:
     return setarch if possible else []
 
 
-def half_of_today(sanitizer: int) -> str:
-    """Returns which half of the tests runs under the first or second sanitizer; empty: all tests.
+def rotation() -> int:
+    return int(os.environ["GPUFS_TEST_ROTATION"])
 
-    The same for two days, because what else rotates with the day (tests/api/matrix.hpp) depends on
-    whether its number is even.
+
+def is_whole() -> bool:
+    return bool(os.environ.get("GPUFS_TEST_WHOLE"))
+
+
+def sanitizer_of_today() -> str:
+    """Returns the sanitizer that runs today: the other one tomorrow."""
+    return SANITIZERS[rotation() % 2]
+
+
+def half_of_today() -> str:
+    """Returns which half of the tests runs under a sanitizer; empty: all tests.
+
+    Each half runs under each sanitizer every fourth day (tests/api/matrix.hpp counts on that).
     """
-    if os.environ.get("GPUFS_TEST_WHOLE"):
-        return ""
-    return str((int(os.environ["GPUFS_TEST_ROTATION"]) // 2 + sanitizer) % 2)
+    return "" if is_whole() else str(rotation() // 2 % 2)
+
+
+def is_of_today(stage: Stage) -> bool:
+    return stage.name not in SANITIZERS or is_whole() or stage.name == sanitizer_of_today()
 
 
 def tsan(job: Job) -> None:
@@ -316,27 +330,22 @@ def gdev(job: Job) -> None:
     )
 
 
-def gdev_sanitizer() -> str:
-    """Returns the sanitizer under which gdev runs today: the other one tomorrow."""
-    return SANITIZERS[int(os.environ["GPUFS_TEST_ROTATION"]) % 2]
-
-
 def build_gdev_check(job: Job) -> None:
     build_gdev(job)  # the tests' own programs
-    configure(job, f"gdev-{gdev_sanitizer()}")
-    compile_targets(job, f"gdev-{gdev_sanitizer()}", "gdev_checked")
+    configure(job, f"gdev-{sanitizer_of_today()}")
+    compile_targets(job, f"gdev-{sanitizer_of_today()}", "gdev_checked")
 
 
 def gdev_check(job: Job) -> None:
     """Runs a part of gdev's tests, another one each day, with gdev under a sanitizer."""
-    build = BUILD / f"gdev-{gdev_sanitizer()}"
+    build = BUILD / f"gdev-{sanitizer_of_today()}"
     compiler = cache_entry(build, "CMAKE_CXX_COMPILER")
-    library = [compiler, f"-print-file-name=lib{gdev_sanitizer()}.so"]
-    share = int(os.environ["GPUFS_TEST_ROTATION"]) // len(SANITIZERS) % GDEV_SHARES
+    library = [compiler, f"-print-file-name=lib{sanitizer_of_today()}.so"]
+    share = rotation() // len(SANITIZERS) % GDEV_SHARES
     environment = gdev_programs() | {
         "GDEV_TEST_CHECKED": str(build / "gdev"),
         "GDEV_TEST_PRELOAD": subprocess.check_output(library, text=True).strip(),
-        "GDEV_TEST_SHARE": "" if os.environ.get("GPUFS_TEST_WHOLE") else f"{share}/{GDEV_SHARES}",
+        "GDEV_TEST_SHARE": "" if is_whole() else f"{share}/{GDEV_SHARES}",
         # The driver's simulated objects live until the process ends.
         "ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -521,7 +530,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the stages")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help="run only these")
     arguments = parser.parse_args()
-    stages = GPU_STAGES if arguments.gpu else STAGES
+    stages: tuple[Stage, ...] = GPU_STAGES if arguments.gpu else STAGES
     unknown = set(arguments.stages) - {stage.name for stage in stages}
     if unknown:
         parser.error(f"no such stage: {', '.join(sorted(unknown))}")
@@ -536,6 +545,8 @@ def main() -> int:
     # Tests with random work take other seeds each day (tests/support/seeds.hpp).
     share = os.environ.setdefault("GPUFS_TEST_ROTATION", str(int(time.time()) // 86400))
     print(f"Seeds: GPUFS_TEST_ROTATION={share}", flush=True)
+    if not arguments.stages:
+        stages = tuple(stage for stage in stages if is_of_today(stage))
     return run_stages(stages, arguments.stages)
 
 

@@ -21,12 +21,6 @@ inline constexpr bool is_sanitized = true;
 inline constexpr bool is_sanitized = false;
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool is_address_sanitized = true;
-#else
-inline constexpr bool is_address_sanitized = false;
-#endif
-
 inline std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
