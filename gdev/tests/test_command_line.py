@@ -185,7 +185,7 @@ def test_without_a_daemon_nothing_runs(daemon: Daemon) -> None:
 
 def test_all_settings_are_listed(daemon: Daemon) -> None:
     policy = ("--reserve", "2MiB", "--priority", "-3", "--when-full", "wait", "--end-after", "7")
-    daemon.must("vgpu", "add", "a", "--memory", "8MiB", *policy, "--everybody")
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB", *policy, "--users", "everybody")
     daemon.must("vgpu", "add", "b", "--memory", "none")
     user = pwd.getpwuid(os.getuid()).pw_name
     found = json.loads(daemon.must("vgpu", "list", "--json"))
@@ -217,6 +217,12 @@ def test_all_settings_are_listed(daemon: Daemon) -> None:
         [*["a", "8", "MiB", "2", "MiB", "-3", "wait", "7", "s", "everybody", "0", "B", "0", "0"]],
         [*f"b no limit 0 B 0 swap never {user} 0 B 0 0".split()],
     ]
+    daemon.must("vgpu", "set", "a", "--users", "54321")
+    daemon.must("vgpu", "set", "b", "--users", "everybody", "--memory", "8MiB")
+    changed = json.loads(daemon.must("vgpu", "list", "--json"))
+    assert [one["users"] for one in changed] == ["54321", "everybody"]
+    refused = daemon.gdev("vgpu", "set", "a", "--users", "no-one")
+    assert (refused.returncode, refused.stderr) == (2, "gdev: there is no such user: no-one\n")
     sizes = ("--spare", "1MiB", "--host-memory", "3MiB", "--swap-files", "4MiB")
     daemon.must("gpu", "set", *sizes)
     assert json.loads(daemon.must("gpu", "list", "--json")) == {
@@ -244,6 +250,77 @@ def test_the_driver_is_found_behind_gdevs_own_library(daemon: Daemon) -> None:
         check=True,
     )
     assert done.stdout == f"{daemon.gpu.driver}\n"
+
+
+def test_a_driver_that_cannot_be_loaded_is_an_error_of_one_line(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    """Here one that ends the process that tries it."""
+    source = tmp_path / "ends.c"
+    source.write_text(
+        "#include <stdlib.h>\n__attribute__((constructor)) static void end(void) { _Exit(7); }\n"
+    )
+    flags = ["-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1"]
+    subprocess.run(["gcc", *flags, source], check=True, timeout=TIMEOUT_S)
+    folders = f"{daemon.gpu.programs}:{tmp_path}"
+    done = daemon.gdev("run", "--", "true", env={"LD_LIBRARY_PATH": folders, "GDEV_DRIVER": ""})
+    said = "loading it failed (exit status 7); name the driver in GDEV_DRIVER"
+    assert (done.returncode, done.stderr) == (125, f"gdev: libcuda.so.1: {said}\n")
+
+
+def test_what_programs_have_is_listed_as_json_too(daemon: Daemon) -> None:
+    assert json.loads(daemon.must("ps", "--json")) == []
+    daemon.must("vgpu", "add", "a", "--memory", "16MiB")
+    with daemon.program("a") as program:
+        program.does("init")
+        program.does("alloc", 8 << 20)
+        program.says("alloc", 32 << 20)
+        (one,) = json.loads(daemon.must("ps", "--json"))
+        assert one["gpu"] is not None
+        assert one | {"gpu": 0} == {
+            "process": program.process.pid,
+            "user": pwd.getpwuid(os.getuid()).pw_name,
+            "vgpu": "a",
+            "gpu": 0,
+            "state": "on",
+            "used": 8 << 20,
+            "refused": 1,
+            "overhead": 0,
+            "swapped": 0,
+            "wired": 0,
+        }
+        said = daemon.must("pause", str(program.process.pid))
+        about = "8 MiB leave the GPU, 0 B stay (gdev ps: how far it is)"
+        assert said == f"{program.process.pid}: {about}\n"
+        daemon.must("resume", str(program.process.pid))
+    daemon.must("stop")
+    assert daemon.must("ps", "--json") == "[]\n"
+
+
+def test_shared_memory_is_removed_by_the_text_of_its_key(daemon: Daemon) -> None:
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    with daemon.program("a", "shared_memory") as program:
+        program.does("init")
+        of_text = subprocess.run(
+            [sys.executable, "-c", "from gdev import _shm; print(_shm.key_of('weights'))"],
+            env=daemon.environment(),
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        for key in (int(of_text.stdout), 5):
+            program.does("get", key, 4096, 0o1640)  # IPC_CREAT
+        daemon.must("shm", "rm", "--key", "weights")
+        (left,) = json.loads(daemon.must("shm", "--json"))
+        assert left["key"] == 5
+        for key in ("weights", "5"):
+            refused = daemon.gdev("shm", "rm", "--key", key)
+            said = "there is no such segment (gdev shm)"
+            assert (refused.returncode, refused.stderr) == (1, f"gdev: {key}: {said}\n")
+        for words in ((), (str(left["id"]), "--key", "weights")):
+            refused = daemon.gdev("shm", "rm", *words)
+            said = "name the segment by its id (gdev shm) or its --key"
+            assert (refused.returncode, refused.stderr) == (2, f"gdev: {said}\n")
 
 
 def test_gpus_are_shown_as_nvidia_smi_numbers_them(shared: Daemon, tmp_path: Path) -> None:
@@ -347,9 +424,17 @@ def test_shared_memory_is_listed_and_removed(daemon: Daemon) -> None:
             [str(number), "0xff", "1", "MiB", user, "640", "1", "a"],
             [str(private), "private", "2", "MiB", user, "600", "0", "a"],
         ]
+        shown = json.loads(daemon.must("shm", "--json"))
+        same = {"owner": user, "vgpu": "a", "removed": False}
+        assert shown == [
+            {"id": number, "key": 255, "size": 1 << 20, "mode": 0o640, "attached": 1} | same,
+            {"id": private, "key": None, "size": 2 << 20, "mode": 0o600, "attached": 0} | same,
+        ]
         daemon.must("shm", "rm", str(private))
         daemon.must("shm", "rm", str(number))
         assert daemon.must("shm").splitlines()[1].split()[1] == "removed"
+        (removed,) = json.loads(daemon.must("shm", "--json"))
+        assert (removed["key"], removed["removed"]) == (None, True)
         for other, said in (
             (number, "it has been removed"),
             (1, "there is no such segment (gdev shm)"),

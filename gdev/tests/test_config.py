@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
 
 from .gdev_daemon import Daemon
 
+OWN = pwd.getpwuid(os.getuid()).pw_name
 FILE = """
 [gpu]
 memory = "48MiB"
@@ -24,7 +27,7 @@ end_after = 60
 
 [vgpu."b.c"]
 memory = "none"
-everybody = true
+users = "everybody"
 """
 
 
@@ -48,9 +51,9 @@ def test_the_daemon_is_as_the_file_says(daemon: Daemon, file: Path) -> None:
     assert lines[0].endswith(" -> 128 MiB, swap_files 0 B -> 64 MiB")
     assert lines[1:] == [
         "added a: memory 16 MiB, reserve 4 MiB, priority 7, when_full wait, end_after 60,"
-        " everybody false",
+        f" users {OWN}",
         "added b.c: memory none, reserve 0 B, priority 0, when_full swap, end_after 0,"
-        " everybody true",
+        " users everybody",
     ]
     assert [row[:1] for row in state(daemon)[:2]] == [["a"], ["b.c"]]
     assert state(daemon)[0][:9] == ["a", "16", "MiB", "4", "MiB", "7", "wait", "60", "s"]
@@ -70,18 +73,22 @@ def test_sizes_that_are_no_whole_units_are_idempotent_too(daemon: Daemon, file: 
 
 
 def test_what_there_is_changes_while_programs_run(daemon: Daemon, file: Path) -> None:
-    daemon.must("vgpu", "add", "a", "--memory", "8MiB", "--priority", "3", "--everybody")
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB", "--priority", "3", "--users", "everybody")
     daemon.must("vgpu", "set", "a", "--end-after", "9")
     with daemon.program("a") as program:
         program.does("init")
         file.write_text('[vgpu.a]\nmemory = "16MiB"\n')
         assert daemon.must("apply", str(file)) == (
             "changed a: memory 8 MiB -> 16 MiB, priority 3 -> 0, end_after 9 -> 0,"
-            " everybody true -> false\n"
+            f" users everybody -> {OWN}\n"
         )
         program.does("alloc", 16 << 20)
-    file.write_text('[vgpu.a]\nmemory = "16MiB"\neverybody = true\n')
-    assert daemon.must("apply", str(file)) == "changed a: everybody false -> true\n"
+    file.write_text('[vgpu.a]\nmemory = "16MiB"\nusers = "everybody"\n')
+    assert daemon.must("apply", str(file)) == f"changed a: users {OWN} -> everybody\n"
+    file.write_text('[vgpu.a]\nmemory = "16MiB"\nusers = "54321"\n')
+    assert daemon.must("apply", str(file)) == "changed a: users everybody -> 54321\n"
+    file.write_text('[vgpu.a]\nmemory = "16MiB"\n')
+    assert daemon.must("apply", str(file)) == ""  # what a user has stays that user's
 
 
 def test_settings_that_are_not_named_stay(daemon: Daemon, file: Path) -> None:
@@ -119,7 +126,8 @@ def test_prune_removes_what_is_not_used(daemon: Daemon, file: Path) -> None:
         ("[vgpu.z]\nmemory = 1\nwhen_full = []\n", "vgpu.z.when_full: is one of swap, wait, fail"),
         ("[vgpu.z]\nmemory = 1\nend_after = -1\n", "vgpu.z.end_after: a number of seconds is 0"),
         ("[vgpu.z]\nmemory = 1\nend_after = true\n", "vgpu.z.end_after: a number of seconds is"),
-        ("[vgpu.z]\nmemory = 1\neverybody = 1\n", "vgpu.z.everybody: is true or false"),
+        ("[vgpu.z]\nmemory = 1\nusers = 1\n", "vgpu.z.users: is a user, or"),
+        ('[vgpu.z]\nmemory = 1\nusers = "no-one"\n', "vgpu.z.users: there is no such user: no-one"),
         ('[vgpu."z y"]\nmemory = 1\n', "vgpu.z y: a name has 1 to 31 letters"),
         (f"[vgpu.{'z' * 32}]\nmemory = 1\n", "a name has 1 to 31 letters"),
         ("[vgpu]\nz = 1\n", "vgpu.z: is a table, not 1"),

@@ -370,7 +370,7 @@ def test_another_user_cannot_pose_as_the_exporter(ipc: Daemon, tmp_path: Path) -
         if path == Path("/tmp"):
             break
         path.chmod(path.stat().st_mode | 0o011)
-    ipc.must("vgpu", "add", "all", "--memory", "64MiB", "--everybody")
+    ipc.must("vgpu", "add", "all", "--memory", "64MiB", "--users", "everybody")
     name = random.getrandbits(64)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as pose:
         pose.bind(f"\0gdev-ipc-{name:016x}")

@@ -306,7 +306,7 @@ def test_a_daemon_without_descriptors_burns_no_time(daemon: Daemon) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_may_join_and_list_and_no_more(daemon: Daemon) -> None:
     daemon.must("vgpu", "add", "own", "--memory", "8MiB")
-    daemon.must("vgpu", "add", "all", "--memory", "8MiB", "--everybody")
+    daemon.must("vgpu", "add", "all", "--memory", "8MiB", "--users", "everybody")
     for folder in (daemon.socket.parent, *daemon.socket.parent.parents):
         if folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o011)

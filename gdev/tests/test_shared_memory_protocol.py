@@ -182,7 +182,7 @@ def test_a_descriptor_that_does_not_close_does_not_stop_the_daemon(shared: Daemo
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_has_the_rights_of_the_mode(shared: Daemon) -> None:
-    shared.must("vgpu", "add", "all", "--memory", "8MiB", "--everybody")
+    shared.must("vgpu", "add", "all", "--memory", "8MiB", "--users", "everybody")
     for folder in (shared.socket.parent, *shared.socket.parent.parents):
         if folder == Path("/tmp"):
             break

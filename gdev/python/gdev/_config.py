@@ -12,7 +12,7 @@ reserve = "20GiB"         # 0
 priority = 10             # 0
 when_full = "swap"        # or "wait", "fail"
 end_after = 60            # 0; seconds, as of gdev vgpu set --end-after
-everybody = false         # all users may use it, not only its owner
+users = "everybody"       # who may use it: a user, or all; else who adds it
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ import errno
 import os
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gpufs.sizes import Size, format_size, parse_size
 
 from gdev import _daemon
+from gdev._records import WHEN_FULL, Vgpu
+from gdev._users import EVERYBODY, owner_of, user_name, users_of
 from gdev._values import END_AFTER_MAX_S, NO_LIMIT, PRIORITY_MAX, format_limit, is_name, limit_of
 
 VARIABLE: Final = "GDEV_CONFIG"
@@ -54,10 +56,10 @@ class VgpuConfig:
     priority: int = 0
     when_full: str = "swap"
     end_after: int = 0  # seconds
-    everybody: bool = False
+    users: str = ""  # none named: as they are, or who adds it
 
     @classmethod
-    def of(cls, one: _daemon.Vgpu) -> VgpuConfig:
+    def of(cls, one: Vgpu) -> VgpuConfig:
         """Returns what a file would say of a virtual GPU that is there."""
         return cls(
             one.limit,
@@ -65,7 +67,7 @@ class VgpuConfig:
             one.priority,
             one.when_full,
             one.end_after_s,
-            one.owner == _daemon.ALL_USERS,
+            users_of(one.owner),
         )
 
     def texts(self) -> dict[str, str]:
@@ -76,7 +78,7 @@ class VgpuConfig:
             "priority": str(self.priority),
             "when_full": self.when_full,
             "end_after": str(self.end_after),
-            "everybody": "true" if self.everybody else "false",
+            "users": self.users,
         }
 
 
@@ -130,7 +132,7 @@ def _vgpu(reader: _Reader, name: str, content: object) -> VgpuConfig:
         priority=reader.take(table, f"{key}.priority", _priority, 0),
         when_full=reader.take(table, f"{key}.when_full", _when_full, "swap"),
         end_after=reader.take(table, f"{key}.end_after", _end_after, 0),
-        everybody=reader.take(table, f"{key}.everybody", _bool, False),
+        users=reader.take(table, f"{key}.users", _users, ""),
     )
     reader.end(table, f"{key}.")
     if made.reserve > made.memory:
@@ -203,15 +205,15 @@ def _number(value: object, what: str, least: int, most: int) -> int:
 
 
 def _when_full(value: object) -> str:
-    if value not in _daemon.WHEN_FULL:
-        raise ValueError(f"is one of {', '.join(_daemon.WHEN_FULL)}: {value!r}")
+    if value not in WHEN_FULL:
+        raise ValueError(f"is one of {', '.join(WHEN_FULL)}: {value!r}")
     return str(value)
 
 
-def _bool(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"is true or false: {value!r}")
-    return value
+def _users(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f'is a user, or "everybody": {value!r}')
+    return users_of(owner_of(value))
 
 
 def apply(daemon: _daemon.Daemon, config: Config, *, prune: bool = False) -> Iterator[str]:
@@ -228,23 +230,20 @@ def apply(daemon: _daemon.Daemon, config: Config, *, prune: bool = False) -> Ite
     """
     there = {one.name: one for one in daemon.vgpus()}
     yield from _apply_gpu(daemon, config)
-    for name, wanted in config.vgpus.items():
+    for name, named in config.vgpus.items():
         before = VgpuConfig.of(there[name]) if name in there else None
+        users = named.users or _owner(before)
+        wanted = replace(named, users=users)
         if before == wanted:
             continue
-        owner = there[name].owner if name in there else os.getuid()
-        if wanted.everybody:
-            owner = _daemon.ALL_USERS
-        elif owner == _daemon.ALL_USERS:
-            owner = os.getuid()
         daemon.ask(
             _daemon.SET if before else _daemon.ADD,
             name,
             wanted.memory,
-            owner,
+            owner_of(wanted.users),
             wanted.reserve,
             wanted.priority % 2**64,
-            _daemon.WHEN_FULL.index(wanted.when_full),
+            WHEN_FULL.index(wanted.when_full),
             wanted.end_after,
         )
         yield (
@@ -255,6 +254,13 @@ def apply(daemon: _daemon.Daemon, config: Config, *, prune: bool = False) -> Ite
     for name in there if prune else ():
         if name not in config.vgpus:
             yield _removed(daemon, name)
+
+
+def _owner(before: VgpuConfig | None) -> str:
+    """Returns whose a virtual GPU is, if the file does not say it."""
+    if before is None or before.users == EVERYBODY:
+        return user_name(os.getuid())
+    return before.users
 
 
 def _apply_gpu(daemon: _daemon.Daemon, config: Config) -> Iterator[str]:

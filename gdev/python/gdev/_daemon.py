@@ -9,13 +9,22 @@ import struct
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpufs.sizes import format_size
 
 from gdev import _files
+from gdev._records import (
+    COUNTERS,
+    OVERHEAD_SOURCES,
+    PHASES,
+    WHEN_FULL,
+    Client,
+    GpuUse,
+    Segment,
+    Vgpu,
+)
 
 NUMBERS: Final = 16
 LAYOUT: Final = struct.Struct(f"=IIiI32s{NUMBERS}Q")
@@ -24,27 +33,7 @@ ADD, SET, REMOVE, LIST, CLIENTS, STOP, SETTINGS, PAUSE, GPUS = range(16, 25)
 OBSERVE, COUNTS, TOTALS, UNKNOWN_NAME, OVERHEAD_OF = range(25, 30)
 KEY_STATUS, KEY_REMOVE, KEY_LIST = 36, 38, 39
 UNCHANGED: Final = 2**64 - 2
-PHASES: Final = ("on", "moving out", "off", "moving in")
 _PAUSED, _WAITS, _UNFIT, _HELD = 1, 2, 4, 8  # client_flag in gdev/protocol/messages.hpp
-# overhead_source in gdev/protocol/account.hpp
-OVERHEAD_SOURCES: Final = ("unknown", "nvml", "difference")
-WHEN_FULL: Final = ("swap", "wait", "fail")
-# counter in gdev/protocol/counters.hpp
-COUNTERS: Final = (
-    "launches",
-    "fills",
-    "to_device",
-    "to_host",
-    "unknown_functions",
-    "bypasses",
-    "turns",
-    "bytes_out",
-    "bytes_in",
-    "moving_ns",
-    "waiting_ns",
-    "refusals",
-)
-ALL_USERS: Final = 2**64 - 1
 _REMOVED: Final = 0o1000  # in a segment's mode
 NAME_BYTES: Final = 32  # with the zero at its end
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -97,147 +86,6 @@ def _refusal(kind: int, error: int, name: str, numbers: list[int], path: str) ->
     if kind in _CHANGES and error not in _MEANINGS:
         text = f"it holds until the daemon ends, because {path}.state cannot be written: {text}"
     return OSError(error, text, name) if name else OSError(error, text)
-
-
-@dataclass(frozen=True)
-class Vgpu:
-    """A virtual GPU. All amounts are bytes."""
-
-    name: str
-    limit: int
-    used: int
-    granted: int
-    clients: int
-    refusals: int
-    """How often a client asked for more than the limit."""
-    owner: int
-    reserve: int
-    """As much of the GPU is never taken away from its programs."""
-    priority: int
-    when_full: str
-    end_after_s: int
-    """A program that cannot leave the GPU for so long is killed; 0: never."""
-    number: int
-    shared: int
-    """Of what is used: by keys, which are not a program's."""
-    overhead: int
-    """Of what is used: no allocations, but contexts, modules and the like."""
-
-
-@dataclass(frozen=True)
-class Client:
-    """A program that runs under gdev. All amounts are bytes."""
-
-    id: int
-    """Of the connection; none is used twice."""
-    vgpu: str
-    process: int
-    user: int
-    used: int
-    granted: int
-    phase: str
-    """Where it is: one of PHASES."""
-    phase_ns: int
-    is_paused: bool
-    is_waiting: bool
-    """For memory on its GPU: others have it."""
-    is_unfit: bool
-    is_held: bool
-    """It is on its GPU, and waits for the rest of its job (``gdev run --job``)."""
-    """It is off its GPU, and needs more than there is for it."""
-    stays: int
-    """The errno of a turn that it could not end, or 0."""
-    swappable: int
-    resident: int
-    overhead: int
-    """Of what is used: no allocations, but contexts, modules and the like."""
-    overhead_source: str
-    """How that is known, of OVERHEAD_SOURCES."""
-    gpu: int
-    """The number of its GPU; 0: none yet."""
-    counts: dict[str, int]
-    """By the names of COUNTERS: as it said when it was asked last."""
-    names: int
-    """How many unknown functions it has said the name of."""
-
-    @property
-    def swapped(self) -> int:
-        """What is on the host."""
-        return max(self.swappable - self.resident, 0)
-
-    @property
-    def wired(self) -> int:
-        """What is in use, and stays while others have their turns; also what is on other GPUs."""
-        return max(self.used - self.swappable, 0)
-
-    @property
-    def state(self) -> str:
-        """Where it is, and what it waits for, in words: see ``gdev ps --help``."""
-        words = [self.phase]
-        if self.is_paused:
-            words.append("paused")
-        if self.is_unfit:
-            words.append("does not fit")
-        elif self.is_waiting:
-            words.append("waits for memory")
-        if self.is_held:
-            words.append("held for its job")
-        if self.stays:
-            # ENOMEM: the host has no room for it; EBUSY: its work does not end.
-            why = {errno.ENOMEM: "no host memory", errno.EIO: "file error", errno.EBUSY: "busy"}
-            words.append(why.get(self.stays, os.strerror(self.stays)))
-        return ", ".join(words)
-
-
-@dataclass(frozen=True)
-class GpuUse:
-    """A GPU on which programs take turns. All amounts are bytes."""
-
-    number: int
-    total: int
-    capacity: int
-    rooms: int
-    """What the programs on it may have."""
-    overhead: int
-    """What they have beside their allocations."""
-    unaccounted: int
-    """What is in use and none of their memory."""
-
-    @property
-    def label(self) -> str:
-        """Its number as text."""
-        return gpu_label(self.number)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns what ``gdev gpu list --json`` and ``gdev top --json`` show."""
-        return {
-            "gpu": self.label,
-            "memory": self.total,
-            "for_programs": self.capacity,
-            "given": self.rooms,
-            "overhead": self.overhead,
-            "unaccounted": self.unaccounted,
-        }
-
-
-def gpu_label(number: int) -> str:
-    """Returns a GPU's number as text; empty if there is none."""
-    return f"{number:016x}" if number else ""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Device memory shared by a key."""
-
-    id: int
-    key: int
-    """0: it has none."""
-    bytes: int
-    owner: int
-    mode: int
-    attachments: int
-    is_removed: bool
-    vgpu: str
 
 
 class Daemon:

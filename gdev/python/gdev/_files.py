@@ -46,7 +46,7 @@ def driver() -> Path | None:
     """Returns the driver that a program would load here, or None.
 
     Asks the loader, which knows more folders than the library does. ``GDEV_DRIVER`` names another.
-    Raises OSError: that is not there.
+    Raises OSError: that is not there, or loading a driver fails otherwise than that there is none.
     """
     chosen = os.environ.get("GDEV_DRIVER")
     if chosen:
@@ -68,8 +68,12 @@ def driver() -> Path | None:
         env=os.environ | {"LD_LIBRARY_PATH": ":".join(others), "PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    if asked.returncode != 0:
+        why = asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"]
+        text = f"loading it failed ({why[-1]}); name the driver in GDEV_DRIVER"
+        raise OSError(errno.ELIBACC, text, "libcuda.so.1")
     return Path(asked.stdout.strip()) if asked.stdout.strip() else None
 
 

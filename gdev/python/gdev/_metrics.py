@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 from gpufs import _samples
 
 from gdev import _daemon
+from gdev._records import PHASES, Client, GpuUse, gpu_label
 from gdev._sight import Sight, VgpuSight
 from gdev._values import NO_LIMIT
 
@@ -28,7 +29,7 @@ class _Counter:
 
     name: str  # between gdev_process_ or gdev_vgpu_, and _total
     help: str
-    key: str  # in _daemon.COUNTERS
+    key: str  # in COUNTERS
     divisor: int = 1
 
 
@@ -66,7 +67,7 @@ class _Gauge(Generic[_Thing]):
     value: Callable[[_Thing], float]
 
 
-_PROCESS_GAUGES: Final[tuple[_Gauge[_daemon.Client], ...]] = (
+_PROCESS_GAUGES: Final[tuple[_Gauge[Client], ...]] = (
     _Gauge("memory_used_bytes", "Memory in use.", lambda one: one.used),
     _Gauge("memory_overhead_bytes", "Of that: no allocations.", lambda one: one.overhead),
     _Gauge("memory_swapped_bytes", "Of that: on the host.", lambda one: one.swapped),
@@ -105,7 +106,7 @@ _VGPU_GAUGES: Final[tuple[_Gauge[VgpuSight], ...]] = (
 )
 
 
-_GPU_GAUGES: Final[tuple[_Gauge[_daemon.GpuUse], ...]] = (
+_GPU_GAUGES: Final[tuple[_Gauge[GpuUse], ...]] = (
     _Gauge("memory_bytes", "The GPU's memory.", lambda one: one.total),
     _Gauge("memory_for_programs_bytes", "What programs may have.", lambda one: one.capacity),
     _Gauge("memory_given_bytes", "What programs may have just now.", lambda one: one.rooms),
@@ -147,7 +148,7 @@ def _lines(sight: Sight) -> Iterator[str]:
     yield from _process_lines(list(sight.programs()))
 
 
-def _process_lines(programs: list[_daemon.Client]) -> Iterator[str]:
+def _process_lines(programs: list[Client]) -> Iterator[str]:
     for gauge in _PROCESS_GAUGES:
         name = f"gdev_process_{gauge.name}"
         yield from _samples.head(name, "gauge", gauge.help)
@@ -158,7 +159,7 @@ def _process_lines(programs: list[_daemon.Client]) -> Iterator[str]:
         name,
         (
             ((*_labels(one), ("phase", phase)), int(one.phase == phase))
-            for phase in _daemon.PHASES
+            for phase in PHASES
             for one in programs
         ),
     )
@@ -166,7 +167,7 @@ def _process_lines(programs: list[_daemon.Client]) -> Iterator[str]:
     yield from _samples.head(name, "gauge", "The GPU on which it takes turns.")
     yield from _summed(
         name,
-        (((*_labels(one), ("gpu", _daemon.gpu_label(one.gpu))), 1) for one in programs if one.gpu),
+        (((*_labels(one), ("gpu", gpu_label(one.gpu))), 1) for one in programs if one.gpu),
     )
     for counter in _COUNTERS:
         name = f"gdev_process_{counter.name}_total"
@@ -176,7 +177,7 @@ def _process_lines(programs: list[_daemon.Client]) -> Iterator[str]:
         )
 
 
-def _labels(one: _daemon.Client) -> tuple[tuple[str, str], ...]:
+def _labels(one: Client) -> tuple[tuple[str, str], ...]:
     return (("vgpu", one.vgpu), ("process", str(one.process)))
 
 

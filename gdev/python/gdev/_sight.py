@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gdev import _daemon
+from gdev._records import Client, GpuUse, Vgpu
 
 ANSWERS_WAIT_S: Final = 0.1
 _PAUSE_S: Final = 0.001
@@ -22,8 +23,8 @@ _PAUSE_S: Final = 0.001
 class VgpuSight:
     """A virtual GPU, with its programs."""
 
-    vgpu: _daemon.Vgpu
-    programs: list[_daemon.Client]
+    vgpu: Vgpu
+    programs: list[Client]
     counts: dict[str, int]
     """Of its programs together, also of those that have ended."""
 
@@ -45,9 +46,9 @@ class Sight:
     time_s: float  # since 1970
     clock_s: float  # monotonic
     vgpus: list[VgpuSight]
-    gpus: list[_daemon.GpuUse]
+    gpus: list[GpuUse]
 
-    def programs(self) -> Iterator[_daemon.Client]:
+    def programs(self) -> Iterator[Client]:
         """Yields all programs."""
         for one in self.vgpus:
             yield from one.programs

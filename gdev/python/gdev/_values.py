@@ -8,6 +8,7 @@ from typing import Final
 from gpufs.sizes import Size, format_size, parse_size
 
 from gdev import _daemon
+from gdev._records import WHEN_FULL
 
 # What the account can hold: no limit beside that of the GPU.
 NO_LIMIT: Final = (2**31 - 1) * 4096
@@ -42,8 +43,8 @@ def policy_of(
     reserve: str | None, priority: int | None, when_full: str | None, end_after: int | None
 ) -> tuple[int, int, int, int]:
     """Returns a policy as the daemon's numbers. Raises ValueError."""
-    if when_full is not None and when_full not in _daemon.WHEN_FULL:
-        raise ValueError(f"--when-full is one of {', '.join(_daemon.WHEN_FULL)}: {when_full}")
+    if when_full is not None and when_full not in WHEN_FULL:
+        raise ValueError(f"--when-full is one of {', '.join(WHEN_FULL)}: {when_full}")
     if priority is not None and not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
         raise ValueError(f"--priority is -1000 to 1000: {priority}")
     if end_after is not None and not 0 <= end_after <= END_AFTER_MAX_S:
@@ -51,6 +52,12 @@ def policy_of(
     return (
         _daemon.UNCHANGED if reserve is None else parse_size(reserve),
         _daemon.UNCHANGED if priority is None else priority % 2**64,
-        _daemon.UNCHANGED if when_full is None else _daemon.WHEN_FULL.index(when_full),
+        _daemon.UNCHANGED if when_full is None else WHEN_FULL.index(when_full),
         _daemon.UNCHANGED if end_after is None else end_after,
     )
+
+
+def must_change(*options: object) -> None:
+    """Raises ValueError if no option is given."""
+    if all(one is None for one in options):
+        raise ValueError("nothing to change: give an option (--help lists them)")

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpufs.sizes import format_size
 
-from gdev import _daemon
 from gdev._sight import Sight
 from gdev._values import NO_LIMIT, format_limit, json_limit
 from gdev.commands.table import table_lines
@@ -94,18 +93,7 @@ class View:
                 for one, rates in zip(self.now.vgpus, vgpu_rates, strict=True)
             ],
             "programs": [
-                {
-                    "process": one.process,
-                    "vgpu": one.vgpu,
-                    "gpu": _daemon.gpu_label(one.gpu) or None,
-                    "state": one.state,
-                    "used": one.used,
-                    "overhead": one.overhead,
-                    "swapped": one.swapped,
-                    "wired": one.wired,
-                }
-                | one.counts
-                | rates
+                one.to_json() | one.counts | rates
                 for one, rates in zip(self.now.programs(), program_rates, strict=True)
             ],
         }

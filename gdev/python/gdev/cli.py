@@ -12,23 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-import pwd
 import secrets
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from gpufs.sizes import format_size, parse_size
 
-from gdev import _daemon, _files, _gpus
-from gdev._values import NO_LIMIT, format_limit, json_limit, limit_of, policy_of
+from gdev import _daemon, _files
+from gdev._users import ALL_USERS
+from gdev._values import NO_LIMIT
 from gdev.bench import app as bench
-from gdev.commands import commands
-from gdev.commands.table import print_table
+from gdev.commands import commands, groups
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,43 +32,6 @@ app = typer.Typer(
     help="Share a GPU between unmodified CUDA programs.",
     rich_markup_mode=None,
 )
-vgpus = typer.Typer(no_args_is_help=True, help="Add, change and remove virtual GPUs.")
-gpus = typer.Typer(no_args_is_help=True, help="What programs may have of the GPUs.")
-
-segments = typer.Typer(help="List device memory that is shared by keys, and remove it.")
-
-Process = Annotated[
-    int,
-    typer.Argument(min=1, max=2**31 - 1, help="The program's process, as gdev ps shows it."),
-]
-Name = Annotated[str, typer.Argument(help="Name of the virtual GPU.")]
-EndAfter = Annotated[
-    int | None,
-    typer.Option(
-        "--end-after",
-        help="Kill a program that keeps others waiting for so many seconds after its turn is over;"
-        " 0: never.",
-    ),
-]
-Memory = Annotated[
-    str, typer.Option("--memory", help="The limit for all its programs together: 60GiB, none.")
-]
-Reserve = Annotated[
-    str | None,
-    typer.Option("--reserve", help="So much of a GPU is never taken away from its programs."),
-]
-Priority = Annotated[
-    int | None, typer.Option("--priority", help="The higher one is served first: -1000 to 1000.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print them as JSON.")]
-WhenFull = Annotated[
-    str | None,
-    typer.Option(
-        "--when-full",
-        help="When the GPU is full: 'swap' (others leave when their turn is over), 'wait' (until"
-        " others free memory), 'fail' (out of memory).",
-    ),
-]
 
 
 @app.command(
@@ -127,7 +86,7 @@ def environment_of(vgpu: str, job: str | None = None) -> dict[str, str]:
         known = {one.name for one in daemon.vgpus()}
         if vgpu == "default" and vgpu not in known:
             with contextlib.suppress(FileExistsError):  # another command was sooner
-                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 4)
+                daemon.ask(_daemon.ADD, vgpu, NO_LIMIT, ALL_USERS, *[_daemon.UNCHANGED] * 4)
         elif vgpu not in known:
             text = "there is no such virtual GPU (gdev vgpu add makes one)"
             raise OSError(errno.ENOENT, text, vgpu)
@@ -138,265 +97,6 @@ def environment_of(vgpu: str, job: str | None = None) -> dict[str, str]:
         "GDEV_VGPU": vgpu,
         "GDEV_JOB": job or secrets.token_hex(8),
     }
-
-
-@vgpus.command("add")
-def add_command(
-    name: Name,
-    memory: Memory,
-    reserve: Reserve = None,
-    priority: Priority = None,
-    when_full: WhenFull = None,
-    end_after: EndAfter = None,
-    everybody: Annotated[
-        bool, typer.Option("--everybody", help="All users may use it, not only its owner.")
-    ] = False,
-) -> None:
-    """Add a virtual GPU: gdev vgpu add a --memory 60GiB."""
-    owner = _daemon.ALL_USERS if everybody else os.getuid()
-    policy = policy_of(reserve, priority, when_full, end_after)
-    with _daemon.connect(start=True) as daemon:
-        daemon.ask(_daemon.ADD, name, limit_of(memory), owner, *policy)
-
-
-def must_change(*options: object) -> None:
-    """Raises ValueError if no option is given."""
-    if all(one is None for one in options):
-        raise ValueError("nothing to change: give an option (--help lists them)")
-
-
-@vgpus.command("set")
-def set_command(
-    name: Name,
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="The limit for all its programs together.")
-    ] = None,
-    reserve: Reserve = None,
-    priority: Priority = None,
-    when_full: WhenFull = None,
-    end_after: EndAfter = None,
-) -> None:
-    """Change a virtual GPU while programs use it: gdev vgpu set a --memory 80GiB."""
-    limit = _daemon.UNCHANGED if memory is None else limit_of(memory)
-    policy = policy_of(reserve, priority, when_full, end_after)
-    must_change(memory, reserve, priority, when_full, end_after)
-    with _daemon.connect(start=True) as daemon:
-        daemon.ask(_daemon.SET, name, limit, _daemon.UNCHANGED, *policy)
-
-
-@vgpus.command("rm")
-def remove_command(name: Name) -> None:
-    """Remove a virtual GPU that no program uses."""
-    with _daemon.connect(start=True) as daemon:
-        daemon.ask(_daemon.REMOVE, name)
-
-
-@vgpus.command("list")
-def list_command(as_json: AsJson = False) -> None:
-    """List the virtual GPUs: their settings, and what their programs use.
-
-    With --json: an array of objects with vgpu, memory (null: no limit), reserve, priority,
-    when_full, end_after (seconds; 0: never), users ("everybody", or a user), used, shared (of that:
-    by keys), overhead (of that: no allocations), programs, refused. Sizes are bytes.
-    """
-    with _daemon.connect(start=True) as daemon:
-        found = daemon.vgpus()
-    if as_json:
-        print(json.dumps([_vgpu_json(one) for one in found]))
-        return
-    rows = [
-        (
-            one.name,
-            format_limit(one.limit),
-            format_size(one.reserve),
-            str(one.priority),
-            one.when_full,
-            f"{one.end_after_s} s" if one.end_after_s else "never",
-            users_of(one),
-            format_size(one.used),
-            str(one.clients),
-            str(one.refusals),
-        )
-        for one in found
-    ]
-    head = ("NAME", "MEMORY", "RESERVE", "PRIORITY", "WHEN FULL", "END AFTER", "USERS")
-    print_table((*head, "USED", "PROGRAMS", "REFUSED"), rows)
-
-
-def _vgpu_json(one: _daemon.Vgpu) -> dict[str, Any]:
-    return {
-        "vgpu": one.name,
-        "memory": json_limit(one.limit),
-        "reserve": one.reserve,
-        "priority": one.priority,
-        "when_full": one.when_full,
-        "end_after": one.end_after_s,
-        "users": users_of(one),
-        "used": one.used,
-        "shared": one.shared,
-        "overhead": one.overhead,
-        "programs": one.clients,
-        "refused": one.refusals,
-    }
-
-
-@app.command("ps")
-def ps_command() -> None:
-    """List the programs that run under gdev. Without a daemon, say that there is none.
-
-    \b
-    STATE says where a program's memory is; several may hold at once:
-      on, off            its work may run; it waits, and what others need is on the host (SWAPPED)
-      moving out, in     between the two
-      waits for memory   others have it: for an allocation, or to come back
-      does not fit       it is off, and needs more than there is for it now
-      held for its job   on its GPU, until the rest of its job is, or has finished
-      paused             by gdev pause
-      no host memory     what should leave cannot: see gdev gpu set --host-memory
-      file error         it cannot leave: its swap file cannot be written
-      busy               it cannot leave: its work does not end
-    """  # noqa: D301 - \b is the character, which keeps the lines of a paragraph
-    found = _daemon.connect_if_running()
-    if found is None:
-        print(_daemon.NOTHING_RUNS)
-        return
-    with found as daemon:
-        rows = [
-            (
-                str(one.process),
-                one.vgpu,
-                format_size(one.used),
-                str(one.counts["refusals"]),
-                one.state,
-                format_size(one.swapped),
-            )
-            for one in daemon.clients()
-        ]
-    print_table(("PROCESS", "VGPU", "USED", "REFUSED", "STATE", "SWAPPED"), rows)
-
-
-@app.command("pause")
-def pause_command(process: Process) -> None:
-    """Take a program off its GPU until it is resumed."""
-    with _daemon.connect(start=False) as daemon:
-        daemon.pause(process, is_paused=True)
-
-
-@app.command("resume")
-def resume_command(process: Process) -> None:
-    """Let a paused program go on."""
-    with _daemon.connect(start=False) as daemon:
-        daemon.pause(process, is_paused=False)
-
-
-@gpus.command("set")
-def gpu_set_command(
-    memory: Annotated[
-        str | None,
-        typer.Option("--memory", help="Most of each GPU for all programs together: 60GiB, none."),
-    ] = None,
-    spare: Annotated[
-        str | None,
-        typer.Option(
-            "--spare", help="Of that: kept free for programs whose turn begins, to begin sooner."
-        ),
-    ] = None,
-    host_memory: Annotated[
-        str | None,
-        typer.Option("--host-memory", help="Most of the host's memory for what is swapped out."),
-    ] = None,
-    swap_files: Annotated[
-        str | None,
-        typer.Option(
-            "--swap-files",
-            help="Most in files, beside that; programs make them in the folder GDEV_SWAP_FOLDER.",
-        ),
-    ] = None,
-) -> None:
-    """Change what programs may have of the GPUs and of the host."""
-    chosen = (
-        None if memory is None else limit_of(memory),
-        None if spare is None else parse_size(spare),
-        None if host_memory is None else parse_size(host_memory),
-        None if swap_files is None else parse_size(swap_files),
-    )
-    must_change(*chosen)
-    with _daemon.connect(start=True) as daemon:
-        daemon.settings(*chosen)
-
-
-@gpus.command("list")
-def gpu_list_command(as_json: AsJson = False) -> None:
-    """List what programs may have, and the GPUs on which they take turns.
-
-    With --json: an object with settings (memory, spare, host_memory, swap_files; null: no limit)
-    and gpus, an array of objects with gpu, index and uuid (of nvidia-smi; null without it), memory,
-    for_programs, given (what programs may have on it just now), overhead (what they have beside
-    their allocations), unaccounted (in use, and no program's). Sizes are bytes.
-    """
-    with _daemon.connect(start=True) as daemon:
-        settings = daemon.settings()
-        found = daemon.gpus()
-    known = _gpus.listed() if found else {}
-    names_of_gpus = [known.get(one.number, _gpus.ListedGpu()) for one in found]
-    if as_json:
-        names = ("memory", "spare", "host_memory", "swap_files")
-        shown = dict(zip(names, map(json_limit, settings), strict=True))
-        rows = [
-            one.to_json() | asdict(name) for one, name in zip(found, names_of_gpus, strict=True)
-        ]
-        print(json.dumps({"settings": shown, "gpus": rows}))
-        return
-    print_table(
-        ("MEMORY", "SPARE", "HOST MEMORY", "SWAP FILES"), [tuple(map(format_limit, settings))]
-    )
-    print()
-    sizes = [(one.total, one.capacity, one.rooms, one.overhead, one.unaccounted) for one in found]
-    table = [
-        (one.label, "-" if name.index is None else str(name.index), *map(format_size, of))
-        for one, name, of in zip(found, names_of_gpus, sizes, strict=True)
-    ]
-    print_table(
-        ("GPU", "INDEX", "MEMORY", "FOR PROGRAMS", "GIVEN", "OVERHEAD", "UNACCOUNTED"), table
-    )
-
-
-@segments.callback(invoke_without_command=True)
-def segments_command(context: typer.Context) -> None:
-    """List device memory that is shared by keys, as far as you may read it."""
-    if context.invoked_subcommand is not None:
-        return
-    with _daemon.connect(start=False) as daemon:
-        rows = [
-            (
-                str(one.id),
-                "removed" if one.is_removed else f"{one.key:#x}" if one.key else "private",
-                format_size(one.bytes),
-                user_name(one.owner),
-                f"{one.mode:03o}",
-                str(one.attachments),
-                one.vgpu,
-            )
-            for one in daemon.segments()
-        ]
-    print_table(("ID", "KEY", "SIZE", "OWNER", "MODE", "ATTACHED", "VGPU"), rows)
-
-
-@segments.command("rm")
-def remove_segment_command(
-    number: Annotated[int, typer.Argument(min=0, help="Its id.", metavar="ID")],
-) -> None:
-    """Remove a segment: its memory is free when no program has it attached any more."""
-    with _daemon.connect(start=False) as daemon:
-        try:
-            daemon.ask(_daemon.KEY_REMOVE, "", number)
-        except OSError as error:
-            texts = {
-                errno.EINVAL: "there is no such segment (gdev shm)",
-                errno.EPERM: "it is another user's",
-            }
-            text = texts.get(error.errno or 0, error.strerror)
-            raise OSError(error.errno, text, str(number)) from None
 
 
 @app.command("stop")
@@ -419,23 +119,9 @@ def stop_command(
 
 for command_name, command in commands.items():
     app.command(command_name)(command)
-app.add_typer(vgpus, name="vgpu")
-app.add_typer(gpus, name="gpu")
-app.add_typer(segments, name="shm")
+for group_name, group in groups.items():
+    app.add_typer(group, name=group_name)
 app.add_typer(bench, name="bench")
-
-
-def users_of(one: _daemon.Vgpu) -> str:
-    """Returns who may use a virtual GPU."""
-    return "everybody" if one.owner == _daemon.ALL_USERS else user_name(one.owner)
-
-
-def user_name(number: int) -> str:
-    """Returns a user's name, or the number if it has none."""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def complain(error: OSError) -> None:

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 
+from gdev._records import Vgpu
+
 from gdev import _daemon, _files, cli
 
 AT_ONCE = 4
@@ -21,7 +23,7 @@ COMMANDS = "init\n" + "alloc 536870912\nfill 0 7 4096\ncreate 268435456\nmap 1\n
 GONE_WITHIN_S = 5.0
 
 
-def report(vgpu: str) -> _daemon.Vgpu:
+def report(vgpu: str) -> Vgpu:
     """Returns what the daemon says of a virtual GPU."""
     with _daemon.Daemon(_files.socket_path()) as daemon:
         return next(one for one in daemon.vgpus() if one.name == vgpu)

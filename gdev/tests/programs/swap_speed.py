@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from gdev._records import Client
 from gpufs.sizes import parse_size
 from small_gpu import overheads, set_memory
 
@@ -56,11 +57,11 @@ class Holder:
         self.process.kill()
         self.process.wait()
 
-    def client(self, daemon: _daemon.Daemon) -> _daemon.Client:
+    def client(self, daemon: _daemon.Daemon) -> Client:
         return next(one for one in daemon.clients() if one.process == self.process.pid)
 
 
-def speeds(before: _daemon.Client, after: _daemon.Client) -> dict[str, float]:
+def speeds(before: Client, after: Client) -> dict[str, float]:
     since = {name: after.counts[name] - before.counts[name] for name in after.counts}
     moved = since["bytes_out"] + since["bytes_in"]
     lasted = since["moving_ns"]

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gdev._records import Client
 from small_gpu import overheads, set_memory
 
 from gdev import _daemon, _files, cli
@@ -62,7 +63,7 @@ def main() -> int:
     running = [start(program, [*rest, *seed, *at], environment) for seed in seeds]
     memory = int(sum(one["reserved_mib"] for one in alone) / ratio) << 20
     before = set_memory(memory + sum(overheads(one.pid for one in running)))
-    clients: list[_daemon.Client] = []
+    clients: list[Client] = []
     while any(one.poll() is None for one in running):
         time.sleep(0.2)
         with _daemon.Daemon(_files.socket_path()) as daemon:

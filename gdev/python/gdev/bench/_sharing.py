@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gdev import _daemon, _files
+from gdev._users import ALL_USERS
 from gdev._values import NO_LIMIT
 from gdev.bench import _programs
 
@@ -89,7 +90,7 @@ class Way:
 def _set_virtual_gpu(name: str, limit: int) -> None:
     with _daemon.connect(start=True) as daemon:
         try:
-            daemon.ask(_daemon.ADD, name, limit, _daemon.ALL_USERS, *[_daemon.UNCHANGED] * 4)
+            daemon.ask(_daemon.ADD, name, limit, ALL_USERS, *[_daemon.UNCHANGED] * 4)
         except FileExistsError:
             daemon.ask(_daemon.SET, name, limit, _daemon.UNCHANGED, *[_daemon.UNCHANGED] * 4)
 

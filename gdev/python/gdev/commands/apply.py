@@ -37,7 +37,7 @@ def apply_command(
     priority = 10
     when_full = "swap"      # wait, fail
     end_after = 60          # seconds, as of gdev vgpu set --end-after; 0: never
-    everybody = false       # all users may use it
+    users = "everybody"     # who may use it: a user, or all; else who adds it
 
     Nothing is changed if the file is wrong by itself. The daemon may still refuse a change, as
     reserves that are together above the GPU: the lines printed before it are done. With

@@ -1,8 +1,13 @@
-"""Tables of plain text."""
+"""What commands list: tables of plain text, or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print them as JSON.")]
 
 
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
