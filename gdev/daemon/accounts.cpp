@@ -131,6 +131,11 @@ std::uint64_t accounts::used(client_id id) const { return used_by(clients_.at(id
 
 std::uint64_t accounts::granted(client_id id) const { return clients_.at(id).granted; }
 
+std::uint64_t accounts::given_back(client_id id) const {
+  const client& one = clients_.at(id);
+  return one.granted - std::min(one.granted, one.word->load().granted);
+}
+
 std::uint64_t accounts::refusals(client_id id) const { return clients_.at(id).refusals; }
 
 const vgpu_policy& accounts::policy_of(client_id id) const { return clients_.at(id).of->policy; }

@@ -115,6 +115,8 @@ class accounts {
   // Of clients that have joined:
   [[nodiscard]] std::uint64_t used(client_id id) const;
   [[nodiscard]] std::uint64_t granted(client_id id) const;
+  /** Returns what a client has given back of its grant since the daemon has looked. */
+  [[nodiscard]] std::uint64_t given_back(client_id id) const;
   [[nodiscard]] std::uint64_t refusals(client_id id) const;
   [[nodiscard]] overhead_report overhead(client_id id) const;
   /** Returns the overhead of clients, as far as their limits have room: none can claim more. */

@@ -9,7 +9,11 @@
 namespace gdev {
 
 std::uint64_t turns::used(const client& one) const {
-  return less(accounts_.used(one.id), one.elsewhere);
+  // What it has freed elsewhere has left its grant, of which `elsewhere` is a part.
+  const std::uint64_t said = one.page->elsewhere.load(std::memory_order_relaxed);
+  const std::uint64_t elsewhere = std::max(less(one.elsewhere, accounts_.given_back(one.id)),
+                                           std::min<std::uint64_t>(one.elsewhere, said));
+  return less(accounts_.used(one.id), elsewhere);
 }
 
 std::uint64_t turns::granted(const client& one) const {
