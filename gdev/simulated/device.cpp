@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,9 +19,15 @@ namespace gdev::simulated {
 
 namespace {
 
-std::string memory_file() {
+/** Returns the files of the GPUs. */
+std::vector<std::string> memory_files() {
   const char* const given = std::getenv("GDEV_SIMULATED_GPU");
-  return given != nullptr ? given : "/dev/shm/gdev-simulated-gpu";
+  std::istringstream names(given != nullptr ? given : "/dev/shm/gdev-simulated-gpu");
+  std::vector<std::string> files;
+  for (std::string name; std::getline(names, name, ':');) {
+    files.push_back(name);
+  }
+  return files;
 }
 
 std::size_t memory_bytes() {
@@ -50,40 +56,39 @@ CUresult make_inaccessible(CUdeviceptr address, std::size_t bytes) noexcept {
 }
 
 /** Returns the properties of what can be shared by a descriptor. */
-CUmemAllocationProp exportable() noexcept {
+CUmemAllocationProp exportable(CUdevice gpu) noexcept {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = gpu;
   return properties;
 }
 
-/** Returns the access that the device gets to its own memory. */
-CUmemAccessDesc all_access() noexcept {
-  return {exportable().location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-}
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::steady_clock::now().time_since_epoch())
-                                        .count());
+/** Returns the access that a GPU gets to its own memory. */
+CUmemAccessDesc all_access(CUdevice gpu) noexcept {
+  return {exportable(gpu).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
 }  // namespace
 
-device::device() : memory_(memory_file().c_str(), memory_bytes()) {}
+device::device() {
+  for (const std::string& file : memory_files()) {
+    memories_.push_back(std::make_unique<gpu_memory>(file.c_str(), memory_bytes()));
+  }
+}
 
-CUresult device::take(std::size_t blocks, chunk& taken) {
+CUresult device::take(CUdevice gpu, std::size_t blocks, chunk& taken) {
   if (blocks == 0) {
     return CUDA_SUCCESS;
   }
-  taken = memory_.allocate(blocks);
+  taken = memories_.at(index(gpu))->allocate(blocks);
   return taken.blocks.empty() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-CUresult device::take(const char* variable, chunk& taken) {
+CUresult device::take(CUdevice gpu, const char* variable, chunk& taken) {
   const char* const given = std::getenv(variable);
-  return take(given == nullptr ? 0 : std::strtoull(given, nullptr, 10) / block_bytes, taken);
+  return take(gpu, given == nullptr ? 0 : std::strtoull(given, nullptr, 10) / block_bytes, taken);
 }
 
 CUresult device::reserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment,
@@ -148,7 +153,7 @@ std::shared_ptr<allocation_handle> device::find_handle(CUmemGenericAllocationHan
 gpu_memory& device::host_memory() {
   const std::lock_guard lock(mutex_);
   if (!host_.has_value()) {
-    host_.emplace((memory_file() + ".host").c_str(), host_bytes());
+    host_.emplace((memory_files().front() + ".host").c_str(), host_bytes());
   }
   return *host_;
 }
@@ -158,8 +163,11 @@ CUresult device::create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
   if (handle == nullptr || bytes == 0 || bytes % block_bytes != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  gpu_memory& of =
-      properties.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ? host_memory() : memory_;
+  const bool is_on_host = properties.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  if (!is_on_host && !has(properties.location.id)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  gpu_memory& of = is_on_host ? host_memory() : *memories_[index(properties.location.id)];
   chunk made = of.allocate(bytes / block_bytes);
   if (made.blocks.empty()) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -250,9 +258,9 @@ CUresult device::unmap(CUdeviceptr address, std::size_t bytes) {
 }
 
 CUresult device::set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc& access) {
-  constexpr CUdevice peer = 1;  // a device that may have access, and is not there otherwise
+  // Where there is one GPU, a second one may have access, which is not there otherwise.
   if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || access.location.id < 0 ||
-      access.location.id > peer) {
+      access.location.id >= std::max(count(), 2)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   const std::lock_guard lock(mutex_);
@@ -265,7 +273,10 @@ CUresult device::set_access(CUdeviceptr address, std::size_t bytes, const CUmemA
                                                                          : PROT_READ | PROT_WRITE;
   const CUdeviceptr end = address + bytes;
   for (; one != mapped_.end() && one->first == address && address < end; ++one) {
-    if (access.location.id != peer &&
+    // What peers may do is known, but not enforced: the processor stands for all GPUs.
+    const CUmemLocation& home = one->second.of->properties.location;
+    const bool is_own = home.type != CU_MEM_LOCATION_TYPE_DEVICE || home.id == access.location.id;
+    if (is_own && has(access.location.id) &&
         mprotect(pointer(address), one->second.bytes(), protection) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -310,21 +321,24 @@ CUresult device::export_handle(int* file, CUmemGenericAllocationHandle handle,
 }
 
 CUresult device::import_handle(CUmemGenericAllocationHandle* handle, int file) {
-  chunk found = memory_.import(file_descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0)));
-  if (found.blocks.empty()) {
-    return CUDA_ERROR_INVALID_VALUE;
+  for (CUdevice gpu = 0; gpu < count(); ++gpu) {
+    const gpu_memory& of = memory(gpu);
+    chunk found = of.import(file_descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0)));
+    if (!found.blocks.empty()) {
+      *handle = add_handle(std::move(found), of, exportable(gpu));
+      return CUDA_SUCCESS;
+    }
   }
-  *handle = add_handle(std::move(found), memory_, exportable());
-  return CUDA_SUCCESS;
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult device::allocate(CUdeviceptr* address, std::size_t bytes) {
+CUresult device::allocate(CUdeviceptr* address, std::size_t bytes, CUdevice gpu) {
   if (address == nullptr || bytes == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::size_t size = round_up(bytes, block_bytes);
   CUmemGenericAllocationHandle handle = 0;
-  CUresult result = create(&handle, size, exportable());
+  CUresult result = create(&handle, size, exportable(gpu));
   if (result != CUDA_SUCCESS) {
     return result;
   }
@@ -333,7 +347,7 @@ CUresult device::allocate(CUdeviceptr* address, std::size_t bytes) {
     result = map(*address, size, handle);
   }
   if (result == CUDA_SUCCESS) {
-    result = set_access(*address, size, all_access());
+    result = set_access(*address, size, all_access(gpu));
   }
   release(handle);
   if (result == CUDA_SUCCESS) {
@@ -357,12 +371,12 @@ CUresult device::free(CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
-void device::free_all() {
+void device::free_all(CUdevice gpu) {
   wait_for_all();
   const std::lock_guard lock(mutex_);
   for (auto one = ranges_.begin(); one != ranges_.end();) {
     const auto next = std::next(one);
-    if (one->second.is_allocation) {
+    if (one->second.is_allocation && mapped_.at(one->first).of->properties.location.id == gpu) {
       free_range(one);
     }
     one = next;
@@ -384,30 +398,36 @@ CUresult device::range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr add
   return CUDA_SUCCESS;
 }
 
-CUresult device::first_block_of(std::uint32_t* block, CUdeviceptr address) {
+CUresult device::first_block_of(place* block, CUdeviceptr address) {
   const std::lock_guard lock(mutex_);
   auto found = ranges_.upper_bound(address);
   if (found == ranges_.begin() || address - (--found)->first >= found->second.bytes ||
       !found->second.is_allocation) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *block = mapped_.at(found->first).of->memory.blocks.front();
+  const allocation_handle& of = *mapped_.at(found->first).of;
+  *block = {of.properties.location.id, of.memory.blocks.front()};
   return CUDA_SUCCESS;
 }
 
-CUresult device::open_chunk(CUdeviceptr* address, std::uint32_t block) {
-  chunk found = memory_.begins_with(block);
+CUresult device::open_chunk(CUdeviceptr* address, place block) {
+  if (!has(block.gpu)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const gpu_memory& of = memory(block.gpu);
+  chunk found = of.begins_with(block.block);
   if (found.blocks.empty()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::size_t bytes = found.blocks.size() * block_bytes;
-  const CUmemGenericAllocationHandle handle = add_handle(std::move(found), memory_, exportable());
+  const CUmemGenericAllocationHandle handle =
+      add_handle(std::move(found), of, exportable(block.gpu));
   CUresult result = reserve(address, bytes, 0, 0);
   if (result == CUDA_SUCCESS) {
     result = map(*address, bytes, handle);
   }
   release(handle);
-  return result == CUDA_SUCCESS ? set_access(*address, bytes, all_access()) : result;
+  return result == CUDA_SUCCESS ? set_access(*address, bytes, all_access(block.gpu)) : result;
 }
 
 CUresult device::close_chunk(CUdeviceptr address) {
@@ -421,147 +441,18 @@ CUresult device::close_chunk(CUdeviceptr address) {
   return result == CUDA_SUCCESS ? free_reservation(address, bytes) : result;
 }
 
-CUresult device::create_stream(CUstream* made, bool is_blocking) {
-  auto owner = std::make_unique<stream>();
-  const std::lock_guard lock(mutex_);
-  *made = reinterpret_cast<CUstream>(owner.get());
-  (is_blocking ? blocking_ : non_blocking_).insert(owner.release());
-  return CUDA_SUCCESS;
-}
-
-CUresult device::destroy_stream(CUstream ended) {
-  auto* const which = reinterpret_cast<stream*>(ended);
-  {
-    const std::lock_guard lock(mutex_);
-    if (blocking_.erase(which) + non_blocking_.erase(which) == 0) {
-      return CUDA_ERROR_INVALID_HANDLE;
-    }
-  }
-  delete which;  // outside of the lock, because it waits
-  return CUDA_SUCCESS;
-}
-
-stream& device::find(CUstream where, bool is_per_thread) {
-  if (where == CU_STREAM_PER_THREAD || (where == nullptr && is_per_thread)) {
-    // Never ended: a thread's destructors may run after those of the process.
-    static thread_local stream* own = nullptr;
-    if (own == nullptr) {
-      own = new stream();
-      const std::lock_guard lock(mutex_);
-      blocking_.insert(own);
-    }
-    return *own;
-  }
-  if (where == nullptr || where == CU_STREAM_LEGACY) {
-    return default_stream_;
-  }
-  return *reinterpret_cast<stream*>(where);
-}
-
-void device::submit(CUstream where, bool is_per_thread, std::function<void()> work) {
-  stream& chosen = find(where, is_per_thread);
-  std::vector<std::pair<stream*, std::uint64_t>> earlier;
-  const std::lock_guard lock(mutex_);  // all streams see the same order
-  if (&chosen == &default_stream_) {
-    for (stream* const other : blocking_) {
-      earlier.emplace_back(other, other->submitted());
-    }
-  } else if (blocking_.contains(&chosen)) {
-    earlier.emplace_back(&default_stream_, default_stream_.submitted());
-  }
-  chosen.submit([earlier = std::move(earlier), work = std::move(work)] {
-    for (const auto& [other, ticket] : earlier) {
-      other->wait(ticket);
-    }
-    work();
-  });
-}
-
-std::uint64_t device::number_of(CUstream where, bool is_per_thread) {
-  return find(where, is_per_thread).number();
-}
-
-void device::wait(CUstream where, bool is_per_thread) {
-  const stream& chosen = find(where, is_per_thread);
-  if (&chosen == &default_stream_) {
-    // It is done when the blocking streams' earlier work is.
-    submit(where, is_per_thread, [] {});
-  }
-  chosen.wait(chosen.submitted());
-}
-
-bool device::is_idle(CUstream where, bool is_per_thread) {
-  const stream& chosen = find(where, is_per_thread);
-  return chosen.is_done(chosen.submitted());
-}
-
-std::vector<std::pair<stream*, std::uint64_t>> device::all_work() {
-  std::vector<std::pair<stream*, std::uint64_t>> all;
-  const std::lock_guard lock(mutex_);
-  all.emplace_back(&default_stream_, default_stream_.submitted());
-  for (const std::set<stream*>* streams : {&blocking_, &non_blocking_}) {
-    for (stream* const one : *streams) {
-      all.emplace_back(one, one->submitted());
-    }
-  }
-  return all;
-}
-
-void device::wait_for_all() {
-  for (const auto& [one, ticket] : all_work()) {
-    one->wait(ticket);
-  }
-}
-
-void device::record_all(event& which) {
-  const std::uint64_t ticket = watcher_.submit([all = all_work()] {
-    for (const auto& [one, last] : all) {
-      one->wait(last);
-    }
-  });
-  const std::lock_guard lock(which.mutex);
-  which.recorded_in = &watcher_;
-  which.ticket = ticket;
-}
-
-void device::record(event& which, CUstream where, bool is_per_thread) {
-  stream& chosen = find(where, is_per_thread);
-  const auto at_ns = std::make_shared<std::uint64_t>(0);
-  submit(where, is_per_thread, [at_ns] { *at_ns = now_ns(); });
-  const std::lock_guard lock(which.mutex);
-  which.recorded_in = &chosen;
-  which.ticket = chosen.submitted();
-  which.at_ns = at_ns;
-}
-
-void device::wait_in(CUstream where, bool is_per_thread, event& which) {
-  stream* recorded_in = nullptr;
-  std::uint64_t ticket = 0;
-  {
-    const std::lock_guard lock(which.mutex);
-    recorded_in = which.recorded_in;
-    ticket = which.ticket;
-  }
-  if (recorded_in != nullptr && recorded_in != &find(where, is_per_thread)) {
-    submit(where, is_per_thread, [recorded_in, ticket] { recorded_in->wait(ticket); });
-  }
-}
-
 void device::before_fork() {
   mutex_.lock();
-  default_stream_.before_fork();
-  watcher_.before_fork();
+  device_streams::before_fork();
 }
 
 void device::after_fork_in_parent() {
-  watcher_.after_fork_in_parent();
-  default_stream_.after_fork_in_parent();
+  device_streams::after_fork_in_parent();
   mutex_.unlock();
 }
 
 void device::after_fork_in_child() {
-  watcher_.after_fork_in_child();
-  default_stream_.after_fork_in_child();
+  device_streams::after_fork_in_child();
   mutex_.unlock();
 }
 

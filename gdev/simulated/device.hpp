@@ -1,5 +1,5 @@
 /**
- * A simulated GPU as one process uses it: addresses, allocations, streams.
+ * A simulated GPU as one process uses it: addresses and allocations, and its streams.
  *
  * Memory that is not mapped has no access: a kernel or a copy that touches it faults, as on a GPU.
  * Calls return CUDA's errors. Thread-safe.
@@ -10,19 +10,25 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
-#include <utility>
 #include <vector>
 
+#include "simulated/device_streams.hpp"
 #include "simulated/gpu_memory.hpp"
-#include "simulated/stream.hpp"
 
 namespace gdev::simulated {
+
+/** Returns the GPU of the calling thread's context; 0 if it has none. */
+[[nodiscard]] CUdevice current_gpu() noexcept;
+
+/** A block of a GPU's memory. */
+struct place {
+  CUdevice gpu = 0;
+  std::uint32_t block = 0;
+};
 
 /** A chunk as cuMemCreate() returns it: alive until it is released and unmapped everywhere. */
 struct allocation_handle {
@@ -32,37 +38,26 @@ struct allocation_handle {
   unsigned references = 1;
 };
 
-/** Work that was in a stream when the event was recorded. */
-struct event {
-  std::mutex mutex;  // guards all below
-  stream* recorded_in = nullptr;
-  std::uint64_t ticket = 0;
-  std::shared_ptr<std::uint64_t> at_ns;  // when it was reached
-  std::shared_ptr<void> captured;        // the capture in which it was recorded
-  CUcontext context = nullptr;           // that ends it
-};
-
-/** Returns an event. Ends the process if its context has ended, or if it is null: that is a fault
- * of the caller, which a vendor's driver need not see. */
-event& live(CUevent handle) noexcept;
-/** The context has ended, and all events with it. */
-void end_events_of(CUcontext ended);
-
-class device {
+class device : public device_streams {
  public:
-  /** GDEV_SIMULATED_GPU names the memory's file, GDEV_SIMULATED_MEMORY its bytes if it is new. */
+  /**
+   * GDEV_SIMULATED_GPU names the memory's file, GDEV_SIMULATED_MEMORY its bytes if it is new.
+   * Several files with a colon between them are several GPUs, with addresses and streams in common.
+   */
   device();
   device(const device&) = delete;
   device& operator=(const device&) = delete;
 
-  [[nodiscard]] const gpu_memory& memory() const noexcept { return memory_; }
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(memories_.size()); }
+  [[nodiscard]] bool has(CUdevice gpu) const noexcept { return gpu >= 0 && gpu < count(); }
+  [[nodiscard]] const gpu_memory& memory(CUdevice gpu) const { return *memories_.at(index(gpu)); }
 
   /**
-   * Takes memory that has no address: of a context, a module. Its bytes are what a variable of the
-   * environment says; without it there are none.
+   * Takes memory of a GPU that has no address: of a context, a module. Its bytes are what a
+   * variable of the environment says; without it there are none.
    */
-  CUresult take(const char* variable, chunk& taken);
-  CUresult take(std::size_t blocks, chunk& taken);
+  CUresult take(CUdevice gpu, const char* variable, chunk& taken);
+  CUresult take(CUdevice gpu, std::size_t blocks, chunk& taken);
 
   // --- Addresses and chunks ---
 
@@ -87,40 +82,22 @@ class device {
 
   // --- Allocations ---
 
-  CUresult allocate(CUdeviceptr* address, std::size_t bytes);
+  CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUdevice gpu = current_gpu());
   CUresult free(CUdeviceptr address);
-  /** Frees all allocations, as the end of a context does. */
-  void free_all();
+  /** Frees all allocations on a GPU, as the end of a context does. */
+  void free_all(CUdevice gpu);
   /** Finds the allocation or reservation that contains an address. */
   CUresult range_of(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address);
   /** Finds the first block of the allocation that contains an address; of no reservation. */
-  CUresult first_block_of(std::uint32_t* block, CUdeviceptr address);
+  CUresult first_block_of(place* block, CUdeviceptr address);
   /** Maps the chunk of another process that begins with a block. */
-  CUresult open_chunk(CUdeviceptr* address, std::uint32_t block);
+  CUresult open_chunk(CUdeviceptr* address, place block);
   CUresult close_chunk(CUdeviceptr address);
-
-  // --- Streams ---
-
-  CUresult create_stream(CUstream* made, bool is_blocking);
-  CUresult destroy_stream(CUstream ended);
-  /** Queues work, after what CUDA's default streams say. */
-  void submit(CUstream where, bool is_per_thread, std::function<void()> work);
-  void wait(CUstream where, bool is_per_thread);
-  [[nodiscard]] bool is_idle(CUstream where, bool is_per_thread);
-  void wait_for_all();
 
   /** For pthread_atfork(). In a child, streams that a program has made have no thread. */
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
-
-  [[nodiscard]] std::uint64_t number_of(CUstream where, bool is_per_thread);
-
-  void record(event& which, CUstream where, bool is_per_thread);
-  /** Records all work of this process. */
-  void record_all(event& which);
-  /** Makes a stream wait for an event. */
-  void wait_in(CUstream where, bool is_per_thread, event& which);
 
  private:
   struct range {
@@ -128,8 +105,6 @@ class device {
     bool is_allocation = false;
   };
 
-  /** Returns all streams, with the last work in each. */
-  [[nodiscard]] std::vector<std::pair<stream*, std::uint64_t>> all_work();
   struct mapping {
     std::shared_ptr<allocation_handle> of;
     std::map<CUdevice, CUmemAccess_flags> access;
@@ -149,23 +124,22 @@ class device {
   gpu_memory& host_memory();
   /** Tells whether an address is in what allocate() has made. `mutex_` is held. */
   [[nodiscard]] bool is_in_allocation(CUdeviceptr address);
-  stream& find(CUstream where, bool is_per_thread);
   void free_range(std::map<CUdeviceptr, range>::iterator which);
 
-  gpu_memory memory_;
+  [[nodiscard]] static std::size_t index(CUdevice gpu) noexcept {
+    return static_cast<std::size_t>(gpu);
+  }
+
+  std::vector<std::unique_ptr<gpu_memory>> memories_;  // of the GPUs
   std::optional<gpu_memory> host_;  // for chunks in the host's memory; made by the first one
   std::mutex mutex_;                // guards all below
   std::map<CUdeviceptr, range> ranges_;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<allocation_handle>> handles_;
   mappings mapped_;  // by their first address
-  stream default_stream_;
-  stream watcher_;              // of record_all()
-  std::set<stream*> blocking_;  // these wait for the default stream, and it for them
-  std::set<stream*> non_blocking_;
 };
 
-/** Gives an allocation the access that its pool has. */
-CUresult give_pool_access(CUmemoryPool from, CUdeviceptr address);
+/** Allocates on the GPU of a pool, with the access that it gives. */
+CUresult allocate_from(CUmemoryPool from, CUdeviceptr* address, std::size_t bytes);
 
 /** The device of this process; made by the first call. */
 device& the_device();

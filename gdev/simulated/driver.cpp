@@ -1,17 +1,12 @@
-/** The simulated driver: initialization, the device, contexts, memory. */
+/** The simulated driver: initialization, the GPUs, memory. */
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "simulated/captures.hpp"
 #include "simulated/device.hpp"
 #include "simulated/exports.hpp"
 
@@ -22,102 +17,13 @@ namespace {
 std::atomic<bool> is_initialized;
 std::atomic<bool> has_ended;  // with the process, as the vendor's driver does
 
-/** There is one device. All contexts of a process share it; their handles differ. */
-struct context {
-  chunk memory;  // GDEV_SIMULATED_CONTEXT: its bytes
-};
-
-struct primary_context : context {
-  std::mutex mutex;  // guards all of it
-  unsigned users = 0;
-};
-
-primary_context& primary() {
-  static auto* const only = new primary_context;  // never ended, as the device
-  return *only;
-}
-
-// Not ended with the thread: exit handlers call the driver too.
-thread_local std::vector<CUcontext>& current = *new std::vector<CUcontext>;
-
-CUcontext handle_of(context& which) noexcept { return reinterpret_cast<CUcontext>(&which); }
-
-/** The contexts that are no primary ones. */
-struct all_contexts {
-  std::mutex mutex;
-  std::set<CUcontext> all;
-};
-
-all_contexts& contexts() {
-  static auto* const only = new all_contexts;
-  return *only;
-}
-
-bool is_over(CUcontext which) noexcept {
-  if (which == handle_of(primary())) {
-    return primary().users == 0;
-  }
-  const std::lock_guard lock(contexts().mutex);
-  return !contexts().all.contains(which);
-}
-
-/** Makes a context that is no primary one, with its memory. */
-CUresult make_context(CUcontext* made) {
-  auto owner = std::make_unique<context>();
-  const CUresult result = the_device().take("GDEV_SIMULATED_CONTEXT", owner->memory);
-  if (result == CUDA_SUCCESS) {
-    *made = handle_of(*owner.release());
-    const std::lock_guard lock(contexts().mutex);
-    contexts().all.insert(*made);
-  }
-  return result;
-}
-
-/** Ends what a context owns. */
-void end_what_is_in(CUcontext ended) {
-  end_captures_of(ended);
-  end_events_of(ended);
-}
-
-/** Ends a context that is no primary one. */
-void end_context(CUcontext ended) {
-  end_what_is_in(ended);
-  std::erase(current, ended);
-  {
-    const std::lock_guard lock(contexts().mutex);
-    contexts().all.erase(ended);
-  }
-  delete reinterpret_cast<context*>(ended);
-}
-
-CUresult release_primary() {
-  const std::lock_guard lock(primary().mutex);
-  if (primary().users == 0) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
-  if (--primary().users == 0) {
-    the_device().wait_for_all();
-    the_device().free_all();
-    primary().memory = {};
-    end_what_is_in(handle_of(primary()));
-  }
-  return CUDA_SUCCESS;
-}
-
 }  // namespace
-
-CUcontext current_context() noexcept { return current.empty() ? nullptr : current.back(); }
-
-bool has_context() noexcept { return !current.empty() && !is_over(current.back()); }
 
 }  // namespace gdev::simulated
 
-using gdev::simulated::current;
-using gdev::simulated::handle_of;
+using gdev::simulated::current_gpu;
 using gdev::simulated::has_ended;
 using gdev::simulated::is_initialized;
-using gdev::simulated::is_over;
-using gdev::simulated::primary;
 using gdev::simulated::the_device;
 
 GDEV_EXPORT(cuInit, unsigned flags) {
@@ -150,13 +56,13 @@ GDEV_EXPORT(cuGetErrorString, CUresult error, const char** text) {
 }
 
 GDEV_EXPORT(cuDeviceGetCount, int* count) {
-  *count = 1;
+  *count = the_device().count();
   return is_initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 GDEV_EXPORT(cuDeviceGet, CUdevice* device, int ordinal) {
-  *device = 0;
-  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return the_device().has(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 GDEV_EXPORT(cuDeviceGetName, char* name, int bytes, CUdevice /*device*/) {
@@ -170,15 +76,21 @@ GDEV_EXPORT(cuDeviceGetName, char* name, int bytes, CUdevice /*device*/) {
   return CUDA_SUCCESS;
 }
 
-GDEV_EXPORT(cuDeviceGetUuid, CUuuid* id, CUdevice /*device*/) {
-  const std::uint64_t number = the_device().memory().number();
+GDEV_EXPORT(cuDeviceGetUuid, CUuuid* id, CUdevice device) {
+  if (!the_device().has(device)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  const std::uint64_t number = the_device().memory(device).number();
   std::memset(id, 0, sizeof *id);
   std::memcpy(id, &number, sizeof number);
   return CUDA_SUCCESS;
 }
 
-GDEV_EXPORT(cuDeviceTotalMem, std::size_t* bytes, CUdevice /*device*/) {
-  *bytes = the_device().memory().total_bytes();
+GDEV_EXPORT(cuDeviceTotalMem, std::size_t* bytes, CUdevice device) {
+  if (!the_device().has(device)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *bytes = the_device().memory(device).total_bytes();
   return CUDA_SUCCESS;
 }
 
@@ -192,124 +104,6 @@ GDEV_EXPORT(cuDeviceGetAttribute, int* value, CUdevice_attribute which, CUdevice
   return CUDA_SUCCESS;
 }
 
-// --- Contexts ---
-
-GDEV_EXPORT(cuDevicePrimaryCtxRetain, CUcontext* made, CUdevice /*device*/) {
-  const std::lock_guard lock(primary().mutex);
-  const CUresult result = primary().users == 0
-                              ? the_device().take("GDEV_SIMULATED_CONTEXT", primary().memory)
-                              : CUDA_SUCCESS;
-  primary().users += result == CUDA_SUCCESS ? 1 : 0;
-  *made = handle_of(primary());
-  return result;
-}
-
-GDEV_EXPORT(cuDevicePrimaryCtxRelease, CUdevice /*device*/) {
-  return gdev::simulated::release_primary();
-}
-
-GDEV_EXPORT(cuDevicePrimaryCtxSetFlags, CUdevice /*device*/, unsigned /*flags*/) {
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuDevicePrimaryCtxGetState, CUdevice /*device*/, unsigned* flags, int* is_active) {
-  const std::lock_guard lock(primary().mutex);
-  *flags = 0;
-  *is_active = primary().users != 0 ? 1 : 0;
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuDevicePrimaryCtxReset, CUdevice /*device*/) {
-  the_device().free_all();
-  gdev::simulated::end_what_is_in(handle_of(primary()));
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuCtxCreate, CUcontext* made, CUctxCreateParams* /*parameters*/, unsigned /*flags*/,
-            CUdevice /*device*/) {
-  const CUresult result = gdev::simulated::make_context(made);
-  if (result == CUDA_SUCCESS) {
-    current.push_back(*made);
-  }
-  return result;
-}
-
-GDEV_EXPORT(cuCtxDestroy, CUcontext ended) {
-  the_device().wait_for_all();
-  gdev::simulated::end_context(ended);
-  return CUDA_SUCCESS;
-}
-
-// --- Green contexts: they hold the primary one, which has their memory ---
-
-GDEV_EXPORT(cuDeviceGetDevResource, CUdevice /*device*/, CUdevResource* found,
-            CUdevResourceType /*type*/) {
-  *found = {};
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuDevResourceGenerateDesc, CUdevResourceDesc* made, CUdevResource* /*all*/,
-            unsigned /*count*/) {
-  *made = nullptr;
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuGreenCtxCreate, CUgreenCtx* made, CUdevResourceDesc /*of*/, CUdevice device,
-            unsigned /*flags*/) {
-  CUcontext unused = nullptr;
-  const CUresult result = cuDevicePrimaryCtxRetain(&unused, device);
-  return result == CUDA_SUCCESS ? gdev::simulated::make_context(reinterpret_cast<CUcontext*>(made))
-                                : result;
-}
-
-GDEV_EXPORT(cuCtxFromGreenCtx, CUcontext* found, CUgreenCtx of) {
-  *found = reinterpret_cast<CUcontext>(of);
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuGreenCtxDestroy, CUgreenCtx ended) {
-  gdev::simulated::end_context(reinterpret_cast<CUcontext>(ended));
-  return gdev::simulated::release_primary();
-}
-
-GDEV_EXPORT(cuCtxSetCurrent, CUcontext chosen) {
-  if (current.empty()) {
-    current.push_back(chosen);
-  } else {
-    current.back() = chosen;
-  }
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuCtxGetCurrent, CUcontext* found) {
-  *found = gdev::simulated::current_context();
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuCtxPushCurrent, CUcontext chosen) {
-  if (is_over(chosen)) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
-  current.push_back(chosen);
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuCtxPopCurrent, CUcontext* found) {
-  if (current.empty()) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
-  if (found != nullptr) {
-    *found = current.back();
-  }
-  current.pop_back();
-  return CUDA_SUCCESS;
-}
-
-GDEV_EXPORT(cuCtxGetDevice, CUdevice* device) {
-  *device = 0;
-  return current.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
-}
-
 GDEV_EXPORT(cuCtxSynchronize, ) {
   if (has_ended) {
     return CUDA_ERROR_DEINITIALIZED;
@@ -321,8 +115,8 @@ GDEV_EXPORT(cuCtxSynchronize, ) {
 // --- Memory ---
 
 GDEV_EXPORT(cuMemGetInfo, std::size_t* free, std::size_t* total) {
-  *free = the_device().memory().free_bytes();
-  *total = the_device().memory().total_bytes();
+  *free = the_device().memory(current_gpu()).free_bytes();
+  *total = the_device().memory(current_gpu()).total_bytes();
   return CUDA_SUCCESS;
 }
 

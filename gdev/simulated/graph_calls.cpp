@@ -57,7 +57,7 @@ CUresult upload(executable& which) {
     return one.blocks.size() >= which.blocks;
   });
   if (found == cached.end()) {
-    return the_device().take(which.blocks, which.memory);
+    return the_device().take(current_gpu(), which.blocks, which.memory);
   }
   which.memory = std::move(*found);
   cached.erase(found);

@@ -17,8 +17,9 @@ struct ipc_handle {
 
   std::uint64_t magic = magic_value;
   std::uint64_t pid = 0;
+  std::uint64_t gpu = 0;
   std::uint64_t block = 0;  // the first one of the chunk
-  std::uint64_t unused[5]{};
+  std::uint64_t unused[4]{};
 };
 static_assert(sizeof(ipc_handle) == sizeof(CUipcMemHandle), "as cuda.h says");
 
@@ -33,12 +34,13 @@ using gdev::simulated::own_pid;
 using gdev::simulated::the_device;
 
 GDEV_EXPORT(cuIpcGetMemHandle, CUipcMemHandle* handle, CUdeviceptr address) {
-  std::uint32_t block = 0;
-  const CUresult result = the_device().first_block_of(&block, address);
+  gdev::simulated::place first;
+  const CUresult result = the_device().first_block_of(&first, address);
   if (result == CUDA_SUCCESS) {
     ipc_handle made;
     made.pid = own_pid();
-    made.block = block;
+    made.gpu = static_cast<std::uint64_t>(first.gpu);
+    made.block = first.block;
     *handle = std::bit_cast<CUipcMemHandle>(made);
   }
   return result;
@@ -51,7 +53,8 @@ GDEV_EXPORT(cuIpcOpenMemHandle, CUdeviceptr* address, CUipcMemHandle handle, uns
   }
   return which.pid == own_pid()
              ? CUDA_ERROR_INVALID_CONTEXT
-             : the_device().open_chunk(address, static_cast<std::uint32_t>(which.block));
+             : the_device().open_chunk(address, {static_cast<CUdevice>(which.gpu),
+                                                 static_cast<std::uint32_t>(which.block)});
 }
 
 GDEV_EXPORT(cuIpcCloseMemHandle, CUdeviceptr address) { return the_device().close_chunk(address); }
@@ -59,11 +62,11 @@ GDEV_EXPORT(cuIpcCloseMemHandle, CUdeviceptr address) { return the_device().clos
 GDEV_EXPORT(cuPointerGetAttribute, void* data, CUpointer_attribute which, CUdeviceptr address) {
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  std::uint32_t block = 0;
+  gdev::simulated::place first;
   if (the_device().range_of(&base, &bytes, address) != CUDA_SUCCESS) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const bool is_allocation = the_device().first_block_of(&block, address) == CUDA_SUCCESS;
+  const bool is_allocation = the_device().first_block_of(&first, address) == CUDA_SUCCESS;
   switch (which) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(data) = base; break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<std::size_t*>(data) = bytes; break;

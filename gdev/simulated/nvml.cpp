@@ -12,7 +12,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <sstream>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "simulated/gpu_memory.hpp"
 
@@ -37,13 +41,25 @@ struct process_info {
   unsigned compute_instance;
 };
 
-const gpu_memory& memory() {
-  const char* const file = std::getenv("GDEV_SIMULATED_GPU");
-  const char* const bytes = std::getenv("GDEV_SIMULATED_MEMORY");
-  static const auto* const only =
-      new gpu_memory(file == nullptr ? "" : file, std::strtoull(bytes, nullptr, 10));
-  return *only;
+using gpus = std::vector<std::unique_ptr<gpu_memory>>;
+
+/** The memory of all GPUs: as the driver, by one file each. */
+const gpus& memories() {
+  static const auto* const all = [] {
+    const char* const files = std::getenv("GDEV_SIMULATED_GPU");
+    const char* const bytes = std::getenv("GDEV_SIMULATED_MEMORY");
+    auto* const made = new gpus;
+    std::istringstream names(files == nullptr ? "" : files);
+    for (std::string name; std::getline(names, name, ':');) {
+      made->push_back(
+          std::make_unique<gpu_memory>(name.c_str(), std::strtoull(bytes, nullptr, 10)));
+    }
+    return made;
+  }();
+  return *all;
 }
+
+const gpu_memory& of(void* device) { return *static_cast<gpu_memory*>(device); }
 
 std::string_view likeness() {
   const char* const chosen = std::getenv("GDEV_SIMULATED_NVML");
@@ -58,29 +74,34 @@ GDEV_NVML_EXPORT nvmlInit_v2() { return success; }
 
 GDEV_NVML_EXPORT nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   *device = nullptr;
-  // As cuDeviceGetUuid has it: the number's bytes, the lowest first.
-  const std::uint64_t number = memory().number();
-  std::array<char, 48> own{};
-  std::snprintf(own.data(), own.size(), "GPU-%08x-%04x-%04x-0000-000000000000",
-                __builtin_bswap32(static_cast<std::uint32_t>(number)),
-                __builtin_bswap16(static_cast<std::uint16_t>(number >> 32)),
-                __builtin_bswap16(static_cast<std::uint16_t>(number >> 48)));
-  return std::strcmp(uuid, own.data()) == 0 ? success : not_found;
+  for (const auto& one : memories()) {
+    // As cuDeviceGetUuid has it: the number's bytes, the lowest first.
+    const std::uint64_t number = one->number();
+    std::array<char, 48> own{};
+    std::snprintf(own.data(), own.size(), "GPU-%08x-%04x-%04x-0000-000000000000",
+                  __builtin_bswap32(static_cast<std::uint32_t>(number)),
+                  __builtin_bswap16(static_cast<std::uint16_t>(number >> 32)),
+                  __builtin_bswap16(static_cast<std::uint16_t>(number >> 48)));
+    if (std::strcmp(uuid, own.data()) == 0) {
+      *device = one.get();
+    }
+  }
+  return *device != nullptr ? success : not_found;
 }
 
-GDEV_NVML_EXPORT nvmlDeviceGetMemoryInfo(void* /*device*/, memory_info* info) {
-  info->total = memory().total_bytes();
-  info->free = memory().free_bytes();
+GDEV_NVML_EXPORT nvmlDeviceGetMemoryInfo(void* device, memory_info* info) {
+  info->total = of(device).total_bytes();
+  info->free = of(device).free_bytes();
   info->used = info->total - info->free;
   return success;
 }
 
-GDEV_NVML_EXPORT nvmlDeviceGetComputeRunningProcesses_v3(void* /*device*/, unsigned* count,
+GDEV_NVML_EXPORT nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count,
                                                          process_info* processes) {
   while (likeness() == "hangs") {
     pause();
   }
-  const auto owners = memory().owners();
+  const auto owners = of(device).owners();
   const unsigned room = *count;
   *count = static_cast<unsigned>(owners.size());
   if (room < *count) {

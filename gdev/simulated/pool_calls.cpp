@@ -1,4 +1,5 @@
 /** The simulated driver: pools. They keep nothing: what is freed goes back at once. */
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,11 +21,14 @@ struct pool {
 
 struct all_pools {
   all_pools() {
-    auto made = std::make_unique<pool>();
-    made->properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    made->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    first = current = reinterpret_cast<CUmemoryPool>(made.get());
-    pools[first] = std::move(made);
+    for (CUdevice gpu = 0; gpu < the_device().count(); ++gpu) {
+      auto made = std::make_unique<pool>();
+      made->properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+      made->properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu};
+      first.push_back(reinterpret_cast<CUmemoryPool>(made.get()));
+      pools[first.back()] = std::move(made);
+    }
+    current = first;
   }
 
   [[nodiscard]] pool* find(CUmemoryPool handle) {
@@ -34,8 +38,9 @@ struct all_pools {
 
   std::mutex mutex;  // guards all below
   std::map<CUmemoryPool, std::unique_ptr<pool>> pools;
-  CUmemoryPool first = nullptr;  // the device's default
-  CUmemoryPool current = nullptr;
+  // By GPU: its default, and the one in use.
+  std::vector<CUmemoryPool> first;
+  std::vector<CUmemoryPool> current;
 };
 
 all_pools& pools() {
@@ -43,19 +48,25 @@ all_pools& pools() {
   return *only;
 }
 
+std::size_t index(CUdevice gpu) noexcept { return static_cast<std::size_t>(gpu); }
+
 }  // namespace
 
-CUresult give_pool_access(CUmemoryPool from, CUdeviceptr address) {
+CUresult allocate_from(CUmemoryPool from, CUdeviceptr* address, std::size_t bytes) {
   std::vector<CUmemAccessDesc> given;
+  CUdevice gpu = 0;
   {
     const std::lock_guard lock(pools().mutex);
-    if (const pool* const found = pools().find(from); found != nullptr) {
-      given = found->access;
+    const pool* const found = pools().find(from);
+    if (found == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
+    given = found->access;
+    gpu = found->properties.location.id;
   }
+  CUresult result = the_device().allocate(address, bytes, gpu);
   CUdeviceptr base = 0;
-  std::size_t bytes = 0;
-  CUresult result = the_device().range_of(&base, &bytes, address);
+  result = result == CUDA_SUCCESS ? the_device().range_of(&base, &bytes, *address) : result;
   for (const CUmemAccessDesc& one : given) {
     result = result == CUDA_SUCCESS ? the_device().set_access(base, bytes, one) : result;
   }
@@ -64,32 +75,44 @@ CUresult give_pool_access(CUmemoryPool from, CUdeviceptr address) {
 
 }  // namespace gdev::simulated
 
+using gdev::simulated::index;
 using gdev::simulated::pool;
 using gdev::simulated::pools;
+using gdev::simulated::the_device;
 
-GDEV_EXPORT(cuDeviceGetDefaultMemPool, CUmemoryPool* found, CUdevice /*device*/) {
-  *found = pools().first;
+GDEV_EXPORT(cuDeviceGetDefaultMemPool, CUmemoryPool* found, CUdevice device) {
+  if (!the_device().has(device)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *found = pools().first[index(device)];
   return CUDA_SUCCESS;
 }
 
-GDEV_EXPORT(cuDeviceGetMemPool, CUmemoryPool* found, CUdevice /*device*/) {
+GDEV_EXPORT(cuDeviceGetMemPool, CUmemoryPool* found, CUdevice device) {
+  if (!the_device().has(device)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
   const std::lock_guard lock(pools().mutex);
-  *found = pools().current;
+  *found = pools().current[index(device)];
   return CUDA_SUCCESS;
 }
 
-GDEV_EXPORT(cuDeviceSetMemPool, CUdevice /*device*/, CUmemoryPool chosen) {
+GDEV_EXPORT(cuDeviceSetMemPool, CUdevice device, CUmemoryPool chosen) {
   const std::lock_guard lock(pools().mutex);
-  if (pools().find(chosen) == nullptr) {
+  const pool* const found = pools().find(chosen);
+  if (found == nullptr || found->properties.location.id != device) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  pools().current = chosen;
+  pools().current[index(device)] = chosen;
   return CUDA_SUCCESS;
 }
 
 GDEV_EXPORT(cuMemPoolCreate, CUmemoryPool* made, const CUmemPoolProps* properties) {
   auto owner = std::make_unique<pool>();
   owner->properties = *properties;
+  if (!the_device().has(properties->location.id)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
   const std::lock_guard lock(pools().mutex);
   *made = reinterpret_cast<CUmemoryPool>(owner.get());
   pools().pools[*made] = std::move(owner);
@@ -98,10 +121,15 @@ GDEV_EXPORT(cuMemPoolCreate, CUmemoryPool* made, const CUmemPoolProps* propertie
 
 GDEV_EXPORT(cuMemPoolDestroy, CUmemoryPool ended) {
   const std::lock_guard lock(pools().mutex);
-  if (ended == pools().first || pools().pools.erase(ended) == 0) {
+  const std::vector<CUmemoryPool>& first = pools().first;
+  if (std::find(first.begin(), first.end(), ended) != first.end() ||
+      pools().pools.erase(ended) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  pools().current = pools().current == ended ? pools().first : pools().current;
+  for (std::size_t gpu = 0; gpu < first.size(); ++gpu) {
+    CUmemoryPool& current = pools().current[gpu];
+    current = current == ended ? first[gpu] : current;
+  }
   return CUDA_SUCCESS;
 }
 

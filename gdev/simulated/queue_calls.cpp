@@ -188,7 +188,8 @@ GDEV_EXPORT(cuModuleLoadData, CUmodule* made, const void* image) {
   if (loaded->text.find(".version") == std::string::npos) {  // PTX begins with it
     return CUDA_ERROR_INVALID_IMAGE;
   }
-  const CUresult result = the_device().take("GDEV_SIMULATED_MODULE", loaded->memory);
+  const CUresult result =
+      the_device().take(gdev::simulated::current_gpu(), "GDEV_SIMULATED_MODULE", loaded->memory);
   *made = reinterpret_cast<CUmodule>(result == CUDA_SUCCESS ? loaded.release() : nullptr);
   return result;
 }

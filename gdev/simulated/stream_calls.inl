@@ -98,8 +98,7 @@ GDEV_EXPORT(GDEV_PTSZ(cuMemAllocAsync), CUdeviceptr* address, std::size_t bytes,
 
 GDEV_EXPORT(GDEV_PTSZ(cuMemAllocFromPoolAsync), CUdeviceptr* address, std::size_t bytes,
             CUmemoryPool from, CUstream) {
-  const CUresult result = the_device().allocate(address, bytes);
-  return result == CUDA_SUCCESS ? gdev::simulated::give_pool_access(from, *address) : result;
+  return gdev::simulated::allocate_from(from, address, bytes);
 }
 
 GDEV_EXPORT(GDEV_PTSZ(cuMemFreeAsync), CUdeviceptr address, CUstream) {

@@ -4,7 +4,7 @@
  * Each line is answered by one: "ok", with a number where there is one, or "error N", CUDA's. What
  * is made gets the next key, from 0; it is freed by it.
  *
- *   init                  cuInit, and the primary context
+ *   init                  cuInit, and the primary context; device N: that of another GPU
  *   alloc BYTES           managed BYTES, pitch WIDTH HEIGHT, async BYTES, array WIDTH HEIGHT,
  *                         pool BYTES, thread BYTES (async, of a per-thread default stream),
  *                         array3d WIDTH HEIGHT DEPTH, mipmapped WIDTH HEIGHT LEVELS (4 bytes each)
@@ -105,7 +105,11 @@ CUresult make(const std::string& kind, std::istream& words) {
   } else if (kind == "async") {
     result = cuMemAllocAsync(&made.address, a, nullptr);
   } else if (kind == "pool") {
-    result = cuMemAllocFromPoolAsync(&made.address, a, nullptr, nullptr);
+    CUmemoryPool pool = nullptr;
+    result = cuDeviceGetMemPool(&pool, 0);
+    if (result == CUDA_SUCCESS) {
+      result = cuMemAllocFromPoolAsync(&made.address, a, pool, nullptr);
+    }
   } else if (kind == "thread") {
     result = of_thread<decltype(&cuMemAllocAsync)>("cuMemAllocAsync")(&made.address, a, nullptr);
   } else if (kind == "pitch") {
@@ -293,6 +297,13 @@ CUresult obey(const std::string& line, std::string& said) {
   };
   if (kind == "init") {
     return init();
+  }
+  if (kind == "device") {
+    CUdevice device = 0;
+    words >> device;
+    CUcontext context = nullptr;
+    const CUresult result = cuDevicePrimaryCtxRetain(&context, device);
+    return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
   }
   if (kind == "free") {
     return free_thing(named());
