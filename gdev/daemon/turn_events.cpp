@@ -308,7 +308,7 @@ int turns::happen(client_id id, turn_event what, std::uint64_t a, std::uint64_t 
       one.on_host = 0;
       take_back(one);  // it may have more elsewhere than a new daemon knows
       one.room = std::min(one.room, wired(one) + resident(one));
-      if (!one.is_paused || one.stuck_until_ns <= now) {
+      if (!one.is_paused || resident(one) == 0) {
         one.stays = 0;  // else the host has no room for all of it
       }
       one.is_clinging = false;
