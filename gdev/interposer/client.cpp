@@ -259,7 +259,7 @@ const char* why_not_joined(int error) noexcept {
   switch (error) {
     case ECONNREFUSED: return "no daemon runs (gdev run starts one)";
     case ENOENT: return "there is none of this name (gdev vgpu list), or no daemon (gdev run)";
-    case EACCES: return "it is another user's (its owner can add one with --everybody)";
+    case EACCES: return "it is another user's (gdev vgpu set --users says whose)";
     case EPROTO: return "the daemon is of another version (gdev stop ends it)";
     case ETIMEDOUT: return "the daemon does not answer (gdev stop, or kill gdevd)";
     case EINVAL: return "its name is too long";
