@@ -74,9 +74,9 @@ int receive_message(int file, message& said, daemon_connection::descriptors& rec
 }  // namespace
 
 void own_descriptor::take(int number) noexcept {
-  close();
   constexpr int high_numbers = 900;
-  const int high = fcntl(number, F_DUPFD_CLOEXEC, high_numbers);
+  const int high = is_there() ? dup3(number, this->number(), O_CLOEXEC)
+                              : fcntl(number, F_DUPFD_CLOEXEC, high_numbers);
   if (high >= 0) {
     ::close(number);
     number = high;

@@ -18,7 +18,10 @@ namespace gdev {
 /** A descriptor of ours. A program may close descriptors that it does not know, and reuse them. */
 class own_descriptor {
  public:
-  /** Takes a descriptor over, under a high number: programs expect low ones of their own files. */
+  /**
+   * Takes a descriptor over, under a high number: programs expect low ones of their own files. The
+   * number stays what it was: a thread that waits for the old file must not see a program's.
+   */
   void take(int number) noexcept;
   /** Tells whether the number still is this file. */
   [[nodiscard]] bool is_there() const noexcept;
