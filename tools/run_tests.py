@@ -349,7 +349,8 @@ def gdev_check(job: Job) -> None:
         # The driver's simulated objects live until the process ends.
         "ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+        "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:"
+        f"suppressions={ROOT / 'gdev' / 'tests' / 'tsan.supp'}",
     }
     report = LOGS / "gdev_check.xml"
     files = [f"gdev/tests/test_{name}.py" for name in GDEV_CHECKED_TESTS]

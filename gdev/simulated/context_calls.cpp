@@ -1,4 +1,5 @@
 /** The simulated driver: contexts. */
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -20,8 +21,8 @@ struct context {
 };
 
 struct primary_context : context {
-  std::mutex mutex;  // guards all of it
-  unsigned users = 0;
+  std::mutex mutex;  // of who changes it
+  std::atomic<unsigned> users = 0;
 };
 
 /** The primary contexts, by GPU. */
