@@ -23,6 +23,10 @@ function(gpufs_engine name)
   if(GPUFS_WITH_CUDA)
     set_source_files_properties(${engine_KERNELS} ${engine_OPTIMIZED_KERNELS} PROPERTIES LANGUAGE CUDA)
   endif()
+  # Several processors should make machine code. To PTX alone most of the time goes into headers.
+  if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "^[0-9]+-virtual$")
+    set_source_files_properties(${engine_KERNELS} ${engine_OPTIMIZED_KERNELS} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   set(sources ${engine_SOURCES} ${engine_KERNELS} ${engine_OPTIMIZED_KERNELS})
   # Not as options of sources: those with options of their own are compiled alone.
   set(options "")
