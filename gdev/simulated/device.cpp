@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,22 +17,6 @@
 namespace gdev::simulated {
 
 namespace {
-
-/** Returns the files of the GPUs. */
-std::vector<std::string> memory_files() {
-  const char* const given = std::getenv("GDEV_SIMULATED_GPU");
-  std::istringstream names(given != nullptr ? given : "/dev/shm/gdev-simulated-gpu");
-  std::vector<std::string> files;
-  for (std::string name; std::getline(names, name, ':');) {
-    files.push_back(name);
-  }
-  return files;
-}
-
-std::size_t memory_bytes() {
-  const char* const given = std::getenv("GDEV_SIMULATED_MEMORY");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::size_t{256} << 20;
-}
 
 /** How much of the host's memory there is for chunks. */
 std::size_t host_bytes() noexcept {
@@ -72,11 +55,7 @@ CUmemAccessDesc all_access(CUdevice gpu) noexcept {
 
 }  // namespace
 
-device::device() {
-  for (const std::string& file : memory_files()) {
-    memories_.push_back(std::make_unique<gpu_memory>(file.c_str(), memory_bytes()));
-  }
-}
+device::device() : memories_(open_gpus()) {}
 
 CUresult device::take(CUdevice gpu, std::size_t blocks, chunk& taken) {
   if (blocks == 0) {
@@ -153,7 +132,7 @@ std::shared_ptr<allocation_handle> device::find_handle(CUmemGenericAllocationHan
 gpu_memory& device::host_memory() {
   const std::lock_guard lock(mutex_);
   if (!host_.has_value()) {
-    host_.emplace((memory_files().front() + ".host").c_str(), host_bytes());
+    host_.emplace((gpu_files().front() + ".host").c_str(), host_bytes());
   }
   return *host_;
 }

@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -191,6 +193,27 @@ void gpu_memory::map(const chunk& memory, std::byte* address) const {
     }
     address += block_bytes;
   }
+}
+
+std::vector<std::string> gpu_files() {
+  const char* const given = std::getenv("GDEV_SIMULATED_GPU");
+  std::istringstream names(given != nullptr ? given : "/dev/shm/gdev-simulated-gpu");
+  std::vector<std::string> files;
+  for (std::string name; std::getline(names, name, ':');) {
+    files.push_back(name);
+  }
+  return files;
+}
+
+std::vector<std::unique_ptr<gpu_memory>> open_gpus() {
+  const char* const given = std::getenv("GDEV_SIMULATED_MEMORY");
+  const std::size_t bytes =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::size_t{256} << 20;
+  std::vector<std::unique_ptr<gpu_memory>> all;
+  for (const std::string& file : gpu_files()) {
+    all.push_back(std::make_unique<gpu_memory>(file.c_str(), bytes));
+  }
+  return all;
 }
 
 }  // namespace gdev::simulated

@@ -14,7 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
@@ -82,5 +84,11 @@ class gpu_memory {
   std::span<std::uint32_t> next_;
   std::span<std::uint32_t> owner_;  // for each block the process that allocated it last
 };
+
+/** Returns the files of the GPUs: GDEV_SIMULATED_GPU names them, with colons between. */
+[[nodiscard]] std::vector<std::string> gpu_files();
+
+/** Opens or makes the memory of all GPUs. GDEV_SIMULATED_MEMORY: the bytes of each. Throws. */
+[[nodiscard]] std::vector<std::unique_ptr<gpu_memory>> open_gpus();
 
 }  // namespace gdev::simulated

@@ -13,8 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <sstream>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,21 +39,9 @@ struct process_info {
   unsigned compute_instance;
 };
 
-using gpus = std::vector<std::unique_ptr<gpu_memory>>;
-
-/** The memory of all GPUs: as the driver, by one file each. */
-const gpus& memories() {
-  static const auto* const all = [] {
-    const char* const files = std::getenv("GDEV_SIMULATED_GPU");
-    const char* const bytes = std::getenv("GDEV_SIMULATED_MEMORY");
-    auto* const made = new gpus;
-    std::istringstream names(files == nullptr ? "" : files);
-    for (std::string name; std::getline(names, name, ':');) {
-      made->push_back(
-          std::make_unique<gpu_memory>(name.c_str(), std::strtoull(bytes, nullptr, 10)));
-    }
-    return made;
-  }();
+/** The memory of all GPUs. */
+const std::vector<std::unique_ptr<gpu_memory>>& memories() {
+  static const auto* const all = new auto(gdev::simulated::open_gpus());
   return *all;
 }
 
