@@ -125,10 +125,10 @@ bool swappable_memory::prepare_host(std::uint64_t kept) {
   return pool_.prepare(needed, prepared_at_once);
 }
 
-void swappable_memory::report_gpu() {
+void swappable_memory::report_gpu(std::uint64_t refused, unsigned refusals) {
   if (const std::vector<CUcontext> all = all_contexts(); !all.empty()) {
     const driver_scope scope(all.front());
-    if (const gpu_facts seen = look_at_gpu(); seen.number != 0) {
+    if (const gpu_facts seen = look_again_at_gpu(refused, refusals); seen.number != 0) {
       static_cast<void>(use_gpu(seen));
     }
   }
@@ -412,7 +412,7 @@ void swappable_memory::bring_home(const std::vector<chunk*>& moved) {
 }
 
 move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& may_have,
-                                      const std::function<bool()>& is_full) {
+                                      const std::function<bool(std::uint64_t)>& is_full) {
   move_result result;
   stopwatch watch;
   std::set<CUcontext> used;
@@ -432,7 +432,7 @@ move_result swappable_memory::move_in(const std::function<bool(std::uint64_t)>& 
         made = make(*one);
       }
       if (result.error == 0 && made == CUDA_ERROR_OUT_OF_MEMORY) {
-        result.error = is_full() ? 0 : ECANCELED;
+        result.error = is_full(one->bytes) ? 0 : ECANCELED;
       }
     }
     if (result.error != 0) {

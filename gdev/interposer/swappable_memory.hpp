@@ -126,8 +126,8 @@ class swappable_memory {
   [[nodiscard]] std::uint64_t resident();
   /** Makes a part of what move_out(kept) will need of the host. Returns whether more lacks. */
   bool prepare_host(std::uint64_t kept);
-  /** Tells the daemon what is free on the GPU. */
-  void report_gpu();
+  /** Tells the daemon what is free on the GPU, after a refusal: look_again_at_gpu(). */
+  void report_gpu(std::uint64_t refused = 0, unsigned refusals = 0);
   /** Waits until the GPU has done all work of this process. Returns false if the time is up. */
   [[nodiscard]] bool drain(std::chrono::steady_clock::time_point deadline);
   /** Tells whether the GPU has nothing to do. Waits for nothing. */
@@ -142,10 +142,11 @@ class swappable_memory {
    * Moves everything in.
    *
    * may_have: is asked with what must be on the GPU next, in bytes, until it returns true; false:
-   * the move ends with ECANCELED. is_full: the GPU has no memory though there is room; the same.
+   * the move ends with ECANCELED. is_full: the GPU refuses so many bytes though there is room; the
+   * same.
    */
   [[nodiscard]] move_result move_in(const std::function<bool(std::uint64_t)>& may_have,
-                                    const std::function<bool()>& is_full);
+                                    const std::function<bool(std::uint64_t)>& is_full);
 
  private:
   /** Whether memory of the current context takes turns, could, or never does. */
@@ -232,6 +233,15 @@ class swappable_memory {
 
 /** Returns the GPU of the current context, or number 0 if there is none. */
 [[nodiscard]] gpu_facts look_at_gpu() noexcept;
+
+/**
+ * The same after the driver has refused `refused` bytes `refusals` times in a row.
+ *
+ * A driver may say that memory is free, and give none of it. What it refuses a second time though
+ * so much is free, it keeps: look_at_gpu() counts that as in use from then on. Else there would be
+ * room for ever that is not there. The first time others may just have freed it.
+ */
+[[nodiscard]] gpu_facts look_again_at_gpu(std::uint64_t refused, unsigned refusals) noexcept;
 
 /** The memory of this process. */
 [[nodiscard]] swappable_memory& swappable() noexcept;

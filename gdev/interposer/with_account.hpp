@@ -35,14 +35,14 @@ CUresult with_account(std::uint64_t bytes, memory_place where, Call&& call, Reco
   if (where != memory_place::elsewhere) {
     pools().make_room(bytes);
   }
-  constexpr int tries_max = 6;
+  constexpr unsigned tries_max = 6;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  for (int tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
+  for (unsigned tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
     if (tries != 0) {
       if (where == memory_place::elsewhere) {
         break;
       }
-      const gpu_facts seen = look_at_gpu();
+      const gpu_facts seen = look_again_at_gpu(bytes, tries);
       if (seen.number == 0 || !use_gpu(seen)) {
         break;
       }

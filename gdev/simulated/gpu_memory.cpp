@@ -123,6 +123,12 @@ std::map<std::uint32_t, std::uint64_t> gpu_memory::owners() const {
   return all;
 }
 
+/** Returns what is counted as free, and never given: a driver may keep memory for itself. */
+std::size_t withheld_bytes() {
+  const char* const given = std::getenv("GDEV_SIMULATED_WITHHELD");
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : 0;
+}
+
 chunk gpu_memory::allocate(std::size_t blocks) {
   chunk taken{open_file(path_), {}};
   const file_descriptor turn = open_file(path_);
@@ -131,6 +137,10 @@ chunk gpu_memory::allocate(std::size_t blocks) {
     if (errno != EINTR) {
       fail(path_);
     }
+  }
+  if (const std::size_t withheld = withheld_bytes();
+      withheld != 0 && free_bytes() < blocks * block_bytes + withheld) {
+    return {};
   }
   for (std::uint32_t block = 0; block < count_ && taken.blocks.size() < blocks; ++block) {
     lock = range(F_WRLCK, offset_of(block), block_bytes);

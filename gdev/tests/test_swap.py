@@ -42,6 +42,24 @@ def test_two_programs_that_do_not_fit_together_take_turns(two_vgpus: Daemon) -> 
             assert b.does("check", 0, 2, 40 * MIB) == [1]
 
 
+@pytest.mark.parametrize("withheld", [2, 10])
+def test_memory_that_the_driver_does_not_give_keeps_nobody_off(
+    two_vgpus: Daemon, monkeypatch: pytest.MonkeyPatch, withheld: int
+) -> None:
+    """A driver may say that memory is free, and give none of it."""
+    monkeypatch.setenv("GDEV_SIMULATED_WITHHELD", str(withheld * MIB))
+    with two_vgpus.program("a") as a, two_vgpus.program("b") as b:
+        for program, value in ((a, 1), (b, 2)):
+            program.does("init")
+            for key in range(20):  # in chunks, as large programs have them
+                assert program.does("alloc", 2 * MIB) == [key]
+                program.does("fill", key, value, 2 * MIB)
+        for _ in range(3):
+            for program, value in ((a, 1), (b, 2)):
+                for key in range(20):
+                    assert program.does("check", key, value, 2 * MIB) == [1]
+
+
 def test_programs_that_fit_together_are_left_alone(two_vgpus: Daemon) -> None:
     with started(two_vgpus, "a", 30, 1) as a, started(two_vgpus, "b", 30, 2) as b:
         for _ in range(3):
