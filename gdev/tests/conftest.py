@@ -12,7 +12,7 @@ import pytest
 
 from .gdev_daemon import COMMANDS, Daemon
 from .jobs import GPUS, Job, Start
-from .simulated_gpu import ROOT, Gpu
+from .simulated_gpu import ROOT, Gpu, gpu_folder
 
 # What gdev uses of gpufs is not installed where the tests run.
 sys.path.insert(0, str(ROOT / "python"))
@@ -48,9 +48,16 @@ def no_sanitizer_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
-def gpu(tmp_path: Path) -> Gpu:
+def gpu_files() -> Iterator[Path]:
+    """The folder of a test's simulated GPUs."""
+    with gpu_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def gpu(gpu_files: Path) -> Gpu:
     """A simulated GPU of 64 MiB."""
-    return Gpu(tmp_path / "gpu", 64 << 20)
+    return Gpu(gpu_files / "gpu", 64 << 20)
 
 
 @pytest.fixture
@@ -86,9 +93,9 @@ def large_vgpus(daemon: Daemon) -> Daemon:
 
 
 @pytest.fixture
-def gpus(gpu: Gpu, tmp_path: Path) -> list[Gpu]:
+def gpus(gpu: Gpu, gpu_files: Path) -> list[Gpu]:
     """Two simulated GPUs of 64 MiB each."""
-    return [gpu, Gpu(tmp_path / "other_gpu", gpu.bytes)]
+    return [gpu, Gpu(gpu_files / "other_gpu", gpu.bytes)]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .gdev_daemon import Daemon, Program
 from .segments import MAKE, error, wait_until_free
-from .simulated_gpu import BUILD, ROOT, Gpu
+from .simulated_gpu import BUILD, ROOT, Gpu, gpu_folder
 from .test_protocol import ADD, CLIENTS, GPUS, LIST, PAUSE, REMOVE, SET, SETTINGS, ask, connect
 
 MIB = 1 << 20
@@ -55,8 +55,10 @@ class World:
     """The daemon and its programs. The folder is empty."""
 
     def __init__(self, folder: Path, crash: str, is_daemon: bool) -> None:
-        self.daemon = Daemon(Gpu(folder / "gpu", GPU_BYTES, BUILD / "crash" / "programs"), folder)
-        self.other_gpu = folder / "other_gpu"
+        self.ends = contextlib.ExitStack()
+        gpus = self.ends.enter_context(gpu_folder())
+        self.daemon = Daemon(Gpu(gpus / "gpu", GPU_BYTES, BUILD / "crash" / "programs"), folder)
+        self.other_gpu = gpus / "other_gpu"
         self.swap = folder / "swap"
         self.swap.mkdir()
         self.chosen = {"GDEV_TEST_CRASH": crash}
@@ -88,6 +90,7 @@ class World:
             one.process.kill()
             one.process.communicate()
         self.daemon.kill()
+        self.ends.close()
 
     def watch(self) -> None:
         """Starts the daemon anew when it has ended, and lets stopped processes go on."""
@@ -408,4 +411,4 @@ class World:
         assert "memfd:" not in (process / "maps").read_text()
         assert [*self.swap.iterdir()] == []
         names = {one.name for one in self.swap.parent.iterdir()}
-        assert names <= {"gpu", "other_gpu", "swap", "socket", "socket.lock", "socket.state"}
+        assert names <= {"swap", "socket", "socket.lock", "socket.state"}

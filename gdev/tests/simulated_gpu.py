@@ -7,10 +7,13 @@ first. GDEV_TEST_PRELOAD names libraries that must come before gdev's: the sanit
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,20 @@ PRELOAD = os.environ.get("GDEV_TEST_PRELOAD", "")
 CHECKED = Path(os.environ.get("GDEV_TEST_CHECKED", BUILD))
 # No program of a test takes seconds; sanitizers and busy machines do.
 TIMEOUT_S = 60
+
+
+@contextlib.contextmanager
+def gpu_folder() -> Iterator[Path]:
+    """A folder for the files of simulated GPUs, in memory where that has room for many.
+
+    Each kernel changes such a file; on a disk that takes an eighth of the tests' time.
+    """
+    memory = Path("/dev/shm")
+    has_room = memory.is_dir() and shutil.disk_usage(memory).free >= 2 << 30
+    with tempfile.TemporaryDirectory(
+        prefix="gdev-test-", dir=memory if has_room else None
+    ) as folder:
+        yield Path(folder)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ WAIT_S = 2  # answer_timeout in client.hpp
 
 
 @pytest.fixture
-def gpu(tmp_path: Path) -> Gpu:
+def gpu(gpu_files: Path) -> Gpu:
     """A simulated GPU of 512 MiB."""
-    return Gpu(tmp_path / "gpu", 512 * MIB)
+    return Gpu(gpu_files / "gpu", 512 * MIB)
 
 
 @pytest.fixture
@@ -380,6 +380,7 @@ def test_another_user_cannot_pose_as_the_exporter(ipc: Daemon, tmp_path: Path) -
         with started(ipc) as own:
             filled(own, 3, 1)
             memory.chmod(0o666)
+            memory.parent.chmod(0o711)
         as_nobody = "import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534); "
         environment = ipc.environment() | {
             "GDEV_VGPU": "all",

@@ -192,9 +192,9 @@ def give_no_more_memory(program: Program) -> None:
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Iterator[Daemon]:
+def large(gpu_files: Path, tmp_path: Path) -> Iterator[Daemon]:
     """A daemon with two virtual GPUs on a GPU of four segments of the host's memory."""
-    made = Daemon(Gpu(tmp_path / "gpu", 256 * MIB), tmp_path)
+    made = Daemon(Gpu(gpu_files / "gpu", 256 * MIB), tmp_path)
     made.start()
     for name in ("a", "b", "c"):
         made.must("vgpu", "add", name, "--memory", "256MiB")

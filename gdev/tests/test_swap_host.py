@@ -190,9 +190,11 @@ def comes_to(program: Program, mebibytes: int) -> bool:
     return own_mebibytes(program) >= mebibytes
 
 
-def test_a_gpu_that_fills_up_has_room_on_the_host_before_anybody_must_leave(tmp_path: Path) -> None:
+def test_a_gpu_that_fills_up_has_room_on_the_host_before_anybody_must_leave(
+    gpu_files: Path, tmp_path: Path
+) -> None:
     """An eighth of the GPU for each. Memory of the host is made in segments of 64 MiB."""
-    daemon = Daemon(Gpu(tmp_path / "gpu", 1024 * MIB), tmp_path)
+    daemon = Daemon(Gpu(gpu_files / "gpu", 1024 * MIB), tmp_path)
     daemon.start()
     try:
         daemon.must("vgpu", "add", "a", "--memory", "1GiB")
@@ -216,12 +218,12 @@ def test_a_program_that_is_alone_makes_no_memory_on_the_host(two_vgpus: Daemon) 
         assert own_mebibytes(a) < 64
 
 
-def test_the_host_must_hold_only_what_does_not_fit(tmp_path: Path) -> None:
+def test_the_host_must_hold_only_what_does_not_fit(gpu_files: Path, tmp_path: Path) -> None:
     """
     1200 MiB on 1 GiB: 176 MiB may be off, and of each program 32 more, where one grows, and a chunk
     of 256. So each needs 8 segments of 64 MiB, and not 10.
     """
-    daemon = Daemon(Gpu(tmp_path / "gpu", 1024 * MIB), tmp_path)
+    daemon = Daemon(Gpu(gpu_files / "gpu", 1024 * MIB), tmp_path)
     daemon.start()
     try:
         for name in ("a", "b"):
