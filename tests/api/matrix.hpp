@@ -53,10 +53,10 @@ inline std::vector<setting> settings(std::vector<source> sources,
   }
   if (!is_sanitized) return all;
   // Of each kind one source and one size of pages: all of them in turn. `make test` runs a test
-  // under a sanitizer every fourth day (GPUFS_TEST_ROTATION).
+  // under a sanitizer every eighth day (GPUFS_TEST_ROTATION).
   std::vector<setting> some;
   for (std::size_t i = 0; i < std::size(all_kinds); ++i) {
-    const std::size_t turn = rotation() / 4 + i;
+    const std::size_t turn = rotation() / 8 + i;
     some.push_back({sources[turn % sources.size()], all_kinds[i],
                     page_sizes[turn / sources.size() % page_sizes.size()]});
   }

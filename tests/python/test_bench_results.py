@@ -47,7 +47,7 @@ def test_json_may_go_to_what_is_no_file(run: Command, bench_file: Path) -> None:
 
 def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, bench_file: Path) -> None:
     out = tmp_path / "out.json"
-    done = run(*SMALL, "random", "idle", "--file", bench_file, "--json", out)
+    done = run(*SMALL, "random", "hits", "--file", bench_file, "--json", out)
     assert (done.stderr, done.returncode) == (b"", 0)
     assert b"this is the CPU device" in done.stdout
     content = json.loads(out.read_text())
@@ -73,7 +73,7 @@ def test_json_holds_what_was_measured_where(run: Command, tmp_path: Path, bench_
     assert (content["file_bytes"], content["quick"]) == (4 << 20, True)
     assert content["machine"]["host"]["cpus"] >= 1
     assert content["machine"]["built_with"] == _core.built_with
-    assert [table["name"] for table in content["benchmarks"]] == ["random", "idle"]
+    assert [table["name"] for table in content["benchmarks"]] == ["random", "hits"]
     for table in content["benchmarks"]:
         runs = sum(sum(line["ours"]["seconds"]) for line in table["lines"])
         assert table["wall_s"] > runs  # with the warm-ups, the limits and the preparations
