@@ -16,7 +16,7 @@ try:
     from numba.cuda.extending import intrinsic
 except ImportError as error:
     raise ImportError(
-        "gpufs.numba needs the package numba-cuda (pip install gpufs[numba])"
+        "gpufs.numba needs the package numba-cuda (pip install '.[numba]' in gpufs's source tree)"
     ) from error
 
 # Machine code, linked without a further compilation. docs/decisions/python.md says why it is not
