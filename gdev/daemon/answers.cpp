@@ -1,5 +1,6 @@
 // What the daemon answers to each message.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -76,10 +77,12 @@ message server::join(connection& from, const message& asked) {
     return said;
   }
   try {
+    pollfd end{from.process.number(), POLLIN, 0};
+    if (from.peer.pid > 0 && (!from.process || poll(&end, 1, 0) != 0)) {
+      said.error = ESRCH;  // it has ended, and left the connection to another process
+      return said;
+    }
     from.page = std::make_unique<shared_page>();
-    // Where the process is in another name space, only the connection tells of its end.
-    from.process = file_descriptor(
-        from.peer.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, from.peer.pid, 0)) : -1);
     if (from.process) {
       watch_process(from);
     }

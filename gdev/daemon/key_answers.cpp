@@ -39,8 +39,8 @@ int flags_of(std::uint64_t number) noexcept {
 
 key_answers::key_answers(accounts& charged) : charged_(charged), keys_(random_id()) {}
 
-bool key_answers::takes_descriptor(const message& asked) const noexcept {
-  return asked.version == protocol_version && asked.kind == message_kind::key_make &&
+bool key_answers::takes_descriptor(const message& asked, bool is_client) const noexcept {
+  return is_client && asked.version == protocol_version && asked.kind == message_kind::key_make &&
          !closer_.is_full();
 }
 

@@ -34,13 +34,17 @@ std::uint64_t turns::turn_ns(const client& one) const {
 
 /** Tells whether a client need not leave: its virtual GPU was promised what it has. */
 bool turns::is_reserved(const client& one) const {
+  const std::uint64_t reserve = accounts_.policy_of(one.id).reserve;
   std::uint64_t in_sum = 0;  // of its virtual GPU
   for (const auto& [id, other] : clients_) {
+    if (in_sum > reserve || reserve == 0) {
+      break;
+    }
     if (other.gpu == one.gpu && accounts_.are_together(id, one.id)) {
       in_sum += other.now == phase::out ? wired(other) : room(other);
     }
   }
-  return in_sum <= accounts_.policy_of(one.id).reserve;
+  return reserve != 0 && in_sum <= reserve;
 }
 
 /** Tells whether a client could leave for another one, when its turn is over. */
@@ -180,6 +184,7 @@ void turns::release_more(client& one, std::uint64_t units, std::uint64_t now) {
   one.kept = less(keeps(one), units);
   if (one.now == phase::leaving) {
     note_progress(one, now);
+    begin_blocking(one, now);
   } else {
     start_leaving(one, true, now);
     one.is_clinging = false;
@@ -194,6 +199,11 @@ void turns::start_leaving(client& one, bool was_off, std::uint64_t now) {
   one.was_off = was_off;
   one.since_ns = now;
   note_progress(one, now);
+}
+
+/** From now on others wait for a client, unless they do already: `end_after` counts. */
+void turns::begin_blocking(client& one, std::uint64_t now) {
+  one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
 }
 
 /** A client that leaves cannot release more for now: others are asked. */
@@ -217,7 +227,7 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   one.is_held = false;
   start_leaving(one, false, now);
   crash_point("leaving");
-  one.blocking_ns = one.blocking_ns == 0 ? std::max<std::uint64_t>(now, 1) : one.blocking_ns;
+  begin_blocking(one, now);
   one.kept = one.is_paused ? 0 : granted(one);  // all, until others need it
   tell_kept(one);
   look_soon(one.gpu, now);
@@ -230,6 +240,7 @@ void turns::send_back(client& one, std::uint64_t now) {
   }
   one.is_held = false;
   start_leaving(one, true, now);
+  begin_blocking(one, now);
   one.kept = one.is_paused ? 0 : granted(one);  // what it had, until others need it
   tell_kept(one);
 }

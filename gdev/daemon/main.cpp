@@ -31,7 +31,7 @@ int main(int count, char** arguments) {
   signal(SIGXFSZ, SIG_IGN);  // a state file beyond the limit of file sizes is an error
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    files.rlim_cur = files.rlim_max;  // three for each client
+    files.rlim_cur = files.rlim_max;  // five for each client
     setrlimit(RLIMIT_NOFILE, &files);
   }
   try {

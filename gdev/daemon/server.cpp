@@ -33,6 +33,8 @@ constexpr std::uint64_t of_process = 3;
 constexpr unsigned kind_bits = 2;
 
 constexpr std::size_t connections_max = 4096;
+/** Of these, for root and the daemon's user: others cannot lock them out. */
+constexpr std::size_t connections_kept = 64;
 // Of a user other than the daemon's and root.
 constexpr std::ptrdiff_t connections_of_user_max = 512;
 // Connections that are accepted before others are served again.
@@ -49,6 +51,25 @@ void check_folder(const std::string& path) {
   if ((status.st_uid != 0 && status.st_uid != geteuid()) || (status.st_mode & 022) != 0) {
     fail(folder + ": others may write in this folder", EPERM);
   }
+}
+
+/**
+ * Returns the process that has connected, or nothing: it has ended, or its name space is another.
+ *
+ * Taken when it connects: its number may be another process's when it says hello.
+ */
+file_descriptor process_of(int socket, pid_t pid) {
+  constexpr int so_peerpidfd = 77;  // of the kernel, from 6.5 on
+  if (pid <= 0) {
+    return file_descriptor();
+  }
+  int found = -1;
+  socklen_t size = sizeof found;
+  if (getsockopt(socket, SOL_SOCKET, so_peerpidfd, &found, &size) == 0) {
+    return file_descriptor(found);
+  }
+  return errno == ENOPROTOOPT ? file_descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))
+                              : file_descriptor();
 }
 
 }  // namespace
@@ -163,14 +184,13 @@ void server::accept_some() {
     if (!socket) {
       return;  // none is left, or it is gone already
     }
-    if (connections_.size() >= connections_max) {
-      continue;
-    }
     auto made = std::make_unique<connection>();
     socklen_t size = sizeof made->peer;
-    if (getsockopt(socket.number(), SOL_SOCKET, SO_PEERCRED, &made->peer, &size) != 0) {
+    if (getsockopt(socket.number(), SOL_SOCKET, SO_PEERCRED, &made->peer, &size) != 0 ||
+        connections_.size() >= connections_max - (may_command(*made) ? 0 : connections_kept)) {
       continue;
     }
+    made->process = process_of(socket.number(), made->peer.pid);
     if (!may_command(*made) &&
         std::count_if(connections_.begin(), connections_.end(), [&](const auto& one) {
           return one.second->peer.uid == made->peer.uid;
@@ -240,7 +260,8 @@ void server::receive(connection& from) {
     return recv(from.socket.number(), &asked, sizeof asked, flags | MSG_DONTWAIT | MSG_TRUNC);
   };
   // A message is looked at first: the kernel drops descriptors that are not expected.
-  const bool has_room = size_of(MSG_PEEK) == sizeof asked && keys_.takes_descriptor(asked);
+  const bool has_room =
+      size_of(MSG_PEEK) == sizeof asked && keys_.takes_descriptor(asked, from.has_joined);
   envelope<1> letter(asked);
   const ssize_t size = has_room ? recvmsg(from.socket.number(), letter.header(),
                                           MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC)

@@ -434,11 +434,14 @@ std::uint64_t turns::tick(std::uint64_t now) {
       one.blocking_ns = 0;
       ended_.insert(id);
     }
-    if (one.now == phase::entering && one.queued != 0) {
+    if (one.now == phase::entering && is_waited_for(one.gpu)) {
       if (resident(one) != one.progress) {
         note_progress(one, now);
       } else if (one.room > one.progress && sum(one.progress_ns, progress_ns_max) <= now) {
-        send_back(one, now);  // it has room, and does not enter: others are served first
+        // It has room, and does not enter: others are served first, with what it has not taken. If
+        // it was about to take a chunk, the driver refuses that, or the others for a while.
+        one.room = std::min(one.room, wired(one) + resident(one));
+        send_back(one, now);
         schedule(one.gpu, now);
       }
     }

@@ -43,6 +43,13 @@ void turns::dequeue(client& one, std::uint64_t now) {
   }
 }
 
+/** Tells whether a client waits for room on a GPU. */
+bool turns::is_waited_for(std::uint64_t which) const {
+  return std::any_of(clients_.begin(), clients_.end(), [which](const auto& one) {
+    return one.second.gpu == which && one.second.queued != 0;
+  });
+}
+
 /** Returns when a client is ended that should have left, or `never`. */
 std::uint64_t turns::end_ns(const client& one) const {
   const std::uint64_t patience_s = accounts_.policy_of(one.id).end_after_s;

@@ -163,6 +163,7 @@ class turns {
   [[nodiscard]] std::vector<gpu_report> gpus() const;
   /** Returns the rooms of a GPU's clients together, and its capacity. */
   [[nodiscard]] std::uint64_t rooms_of(std::uint64_t gpu) const;
+  [[nodiscard]] bool is_waited_for(std::uint64_t which) const;
   [[nodiscard]] std::uint64_t capacity_of(std::uint64_t gpu) const;
 
  private:
@@ -280,6 +281,7 @@ class turns {
   void release_more(client& one, std::uint64_t units, std::uint64_t now);
   void note_progress(client& one, std::uint64_t now) const;
   void start_leaving(client& one, bool was_off, std::uint64_t now);
+  static void begin_blocking(client& one, std::uint64_t now);
   void tell_kept(client& one);
   void let_keep(client& one, std::uint64_t now);
   void go_out(client& one, std::uint64_t now);

@@ -187,7 +187,7 @@ int connect_to_daemon() noexcept {
   }
   crash_point("hello_done");
   attach_again(tells);
-  return 0;
+  return daemon_link.is_open() ? 0 : ETIMEDOUT;  // one of them was not answered in time
 }
 
 }  // namespace
@@ -220,9 +220,6 @@ int client_state::ask(message& said, int sent, daemon_connection::descriptors& r
       said = asked;
       error = daemon_link.exchange(said, sent, received);
     }
-  }
-  if (error != 0) {
-    daemon_link.close();
   }
   if (error == ETIMEDOUT) {
     next_try = steady_clock::now() + retry_interval;

@@ -137,9 +137,13 @@ int daemon_connection::exchange(message& said, int sent, descriptors& received) 
   if (!socket_.is_there()) {
     return ENOTCONN;
   }
-  const int error = send_message(socket_.number(), said, sent, deadline);
+  int error = send_message(socket_.number(), said, sent, deadline);
   crash_point("message_sent");
-  return error != 0 ? error : receive_message(socket_.number(), said, received, deadline);
+  error = error != 0 ? error : receive_message(socket_.number(), said, received, deadline);
+  if (error != 0) {
+    close();  // an answer that comes late would be taken for that of the next message
+  }
+  return error;
 }
 
 bool daemon_connection::is_hung_up() const noexcept {

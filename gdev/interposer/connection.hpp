@@ -42,9 +42,10 @@ class daemon_connection {
   /** Connects to the socket of this path, within `answer_timeout`. Returns an errno. */
   [[nodiscard]] int open(const char* path) noexcept;
   void close() noexcept { socket_.close(); }
+  [[nodiscard]] bool is_open() const noexcept { return socket_.is_there(); }
   /**
    * Sends a message, with the descriptor `sent` if it is one, and receives the answer, within
-   * `answer_timeout`. Returns an errno.
+   * `answer_timeout`. Returns an errno, and closes the connection if it is not 0.
    */
   [[nodiscard]] int exchange(message& said, int sent, descriptors& received) noexcept;
   /** Tells whether the daemon has closed the connection. Waits for nothing. */

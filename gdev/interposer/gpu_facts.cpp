@@ -1,21 +1,21 @@
+#include "interposer/gpu_facts.hpp"
+
 #include <cuda.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 
 #include "base/fnv.hpp"
 #include "base/saturating.hpp"
 #include "interposer/driver.hpp"
-#include "interposer/swappable_memory.hpp"
 #include "protocol/account.hpp"
 
 namespace gdev {
 
 namespace {
 
-/** What the driver says is free on the GPU where turns are taken, and does not give. */
-std::atomic<std::uint64_t> withheld = 0;
+/** What the GPU has free and does not give, for requests of this thread (refused_chunks). */
+constinit thread_local std::uint64_t withheld = 0;
 
 }  // namespace
 
@@ -30,15 +30,19 @@ gpu_facts look_at_gpu() noexcept {
       call_driver<CUresult>(id_cuMemGetInfo_v2, &free, &total) != CUDA_SUCCESS) {
     return {};
   }
-  return {fnv_1a(id.bytes) | 1, total, less(free, withheld.load(std::memory_order_relaxed))};
+  return {fnv_1a(id.bytes) | 1, total, less(free, withheld)};
 }
 
-gpu_facts look_again_at_gpu(std::uint64_t refused, unsigned refusals) noexcept {
+refused_chunks::refused_chunks() noexcept { withheld = 0; }
+
+refused_chunks::~refused_chunks() { withheld = 0; }
+
+gpu_facts refused_chunks::look(std::uint64_t refused) noexcept {
   gpu_facts seen = look_at_gpu();
-  if (refusals > 1 && seen.free >= refused) {
-    // It was asked for chunks, so it would have given all of it but less than one.
+  if (++refusals_ > 1 && seen.free >= refused) {
+    // It would have given all of it but less than a chunk.
     const std::uint64_t left = refused - std::min(refused, chunk_bytes_max);
-    withheld.fetch_add(seen.free - left, std::memory_order_relaxed);
+    withheld += seen.free - left;
     seen.free = left;
   }
   return seen;

@@ -125,13 +125,24 @@ bool swappable_memory::prepare_host(std::uint64_t kept) {
   return pool_.prepare(needed, prepared_at_once);
 }
 
-void swappable_memory::report_gpu(std::uint64_t refused, unsigned refusals) {
-  if (const std::vector<CUcontext> all = all_contexts(); !all.empty()) {
-    const driver_scope scope(all.front());
-    if (const gpu_facts seen = look_again_at_gpu(refused, refusals); seen.number != 0) {
-      static_cast<void>(use_gpu(seen));
+void swappable_memory::report_gpu(const std::function<gpu_facts()>& look) {
+  CUdevice home = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    home = home_;
+  }
+  for (const CUcontext context : all_contexts()) {
+    const driver_scope scope(context);
+    CUdevice device = -1;
+    if (call_driver<CUresult>(id_cuCtxGetDevice, &device) != CUDA_SUCCESS || device != home) {
+      continue;  // of another GPU
+    }
+    if (const gpu_facts seen = look(); seen.number != 0 && use_gpu(seen)) {
+      return;
     }
   }
+  memory_facts unused;
+  static_cast<void>(ask_memory(unused));  // a daemon that hangs is found only by a message
 }
 
 std::uint64_t swappable_memory::resident() {
@@ -183,6 +194,9 @@ bool swappable_memory::drain(std::chrono::steady_clock::time_point deadline) {
     }
     if (result == CUDA_ERROR_NOT_READY || is_of_capture(result)) {
       return false;
+    }
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      return false;  // of an event: it is tried again
     }
     // An error, or a driver before 12.5: waiting is all that is left, for as long as work takes.
     if (result != CUDA_SUCCESS && (!may_wait || !synchronize(context))) {

@@ -30,6 +30,7 @@
 
 #include "interposer/chunk.hpp"
 #include "interposer/client.hpp"
+#include "interposer/gpu_facts.hpp"
 #include "interposer/host_pool.hpp"
 #include "interposer/ledger.hpp"
 #include "interposer/swap_file.hpp"
@@ -126,8 +127,8 @@ class swappable_memory {
   [[nodiscard]] std::uint64_t resident();
   /** Makes a part of what move_out(kept) will need of the host. Returns whether more lacks. */
   bool prepare_host(std::uint64_t kept);
-  /** Tells the daemon what is free on the GPU, after a refusal: look_again_at_gpu(). */
-  void report_gpu(std::uint64_t refused = 0, unsigned refusals = 0);
+  /** Tells the daemon what is free on the GPU: what look() returns there. */
+  void report_gpu(const std::function<gpu_facts()>& look = look_at_gpu);
   /** Waits until the GPU has done all work of this process. Returns false if the time is up. */
   [[nodiscard]] bool drain(std::chrono::steady_clock::time_point deadline);
   /** Tells whether the GPU has nothing to do. Waits for nothing. */
@@ -230,18 +231,6 @@ class swappable_memory {
 
 /** Tells whether chunks may be made in the host's memory, for the current device. */
 [[nodiscard]] bool can_be_on_host() noexcept;
-
-/** Returns the GPU of the current context, or number 0 if there is none. */
-[[nodiscard]] gpu_facts look_at_gpu() noexcept;
-
-/**
- * The same after the driver has refused `refused` bytes `refusals` times in a row.
- *
- * A driver may say that memory is free, and give none of it. What it refuses a second time though
- * so much is free, it keeps: look_at_gpu() counts that as in use from then on. Else there would be
- * room for ever that is not there. The first time others may just have freed it.
- */
-[[nodiscard]] gpu_facts look_again_at_gpu(std::uint64_t refused, unsigned refusals) noexcept;
 
 /** The memory of this process. */
 [[nodiscard]] swappable_memory& swappable() noexcept;

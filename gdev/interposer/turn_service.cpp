@@ -351,7 +351,7 @@ class turn_service {
   void enter() {
     steady_clock::time_point progress_at = steady_clock::now();
     std::uint64_t progress = 0;
-    unsigned refusals = 0;  // since then
+    refused_chunks refusals;
     const auto goes_on = [this] { return !has_daemon() || (read_turn().order & order_out) == 0; };
     unpark_memory();
     const std::uint64_t kept = swappable().resident();
@@ -359,15 +359,16 @@ class turn_service {
         [&](std::uint64_t bytes) {
           if (bytes != std::exchange(progress, bytes)) {
             progress_at = steady_clock::now();
-            refusals = 0;
+            refusals.begin_again();
           }
           while (goes_on() && has_daemon() && read_turn().room < bytes) {
             wait_for_signal();
+            refusals.begin_again();
           }
           return goes_on();
         },
         [&](std::uint64_t refused) {
-          swappable().report_gpu(refused, ++refusals);
+          swappable().report_gpu([&] { return refusals.look(refused); });
           poll(nullptr, 0, static_cast<int>(full_pause.count()));
           return goes_on() && (has_daemon() || steady_clock::now() - progress_at < alone_patience);
         });

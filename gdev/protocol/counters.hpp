@@ -9,7 +9,7 @@
 
 namespace gdev {
 
-/** In the order of the messages' numbers. gdev/_daemon.py has the same. */
+/** In the order of the messages' numbers. gdev/_records.py has the same. */
 enum class counter : std::uint8_t {
   // The client counts, and the daemon believes it:
   launches,           // kernels and graphs

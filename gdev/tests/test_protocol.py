@@ -54,6 +54,26 @@ def works(daemon: Daemon) -> None:
         assert ask(other, LIST, b"", 1 << 40)[0] == 2  # ENOENT: past the last
 
 
+def test_a_connection_that_a_process_leaves_behind_joins_nothing(daemon: Daemon) -> None:
+    """Its number may be another process's by then, which a daemon of root could kill."""
+    daemon.must("vgpu", "add", "a", "--memory", "8MiB")
+    ends, begin = os.pipe()
+    answers, answer = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        one = connect(daemon)
+        if os.fork() == 0:
+            os.read(ends, 1)
+            os.write(answer, str(ask(one, HELLO, b"a")[0]).encode())
+        os._exit(0)
+    os.waitpid(owner, 0)
+    os.write(begin, b"x")
+    assert os.read(answers, 10) == b"3"  # ESRCH
+    for file in (ends, begin, answers, answer):
+        os.close(file)
+    works(daemon)
+
+
 def test_random_bytes_end_nothing_but_their_connection(daemon: Daemon) -> None:
     chance = random.Random(seed_of_test())
     daemon.must("vgpu", "add", "a", "--memory", "8MiB")

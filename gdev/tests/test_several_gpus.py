@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import time
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from .gdev_daemon import OUT_OF_MEMORY, Daemon, Program
-from .simulated_gpu import TIMEOUT_S, Gpu
-from .test_swap import MIB
+from .simulated_gpu import BUILD, TIMEOUT_S, Gpu
+from .test_swap import MIB, wait_for
 
 
 @pytest.fixture
@@ -72,6 +73,34 @@ def test_the_simulated_driver_has_two(daemon: Daemon) -> None:
         assert one.says("device", 2).startswith("error")
         keys = holds(one, 1, 40, 1), holds(one, 0, 40, 2)
         assert has(one, keys[0], 40, 1) and has(one, keys[1], 40, 2)
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_a_program_that_is_off_hears_of_memory_that_is_freed_on_its_gpu(
+    daemon: Daemon, home: int
+) -> None:
+    """It has a context on the other GPU too, which knows nothing of that one."""
+    environment = daemon.gpu.environment(under_gdev=False)
+    with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
+        program(daemon, "a") as one,
+        program(daemon, "b") as small,
+        Program([str(BUILD / "tests" / "memory")], environment) as stranger,
+    ):
+        one.does("device", 1 - home)
+        key = holds(one, home, 40, 7)
+        holds(one, 1 - home, 2, 8)
+        daemon.must("pause", str(one.process.pid))
+        wait_for(daemon, one, "off, paused")
+        stranger.does("init")
+        holds(stranger, home, 30, 3)
+        holds(small, home, 2, 4)  # which reports what is free
+        waiting = threads.submit(has, one, key, 40, 7)
+        daemon.must("resume", str(one.process.pid))
+        time.sleep(0.3)
+        assert not waiting.done()
+        stranger.process.kill()
+        assert waiting.result(10)
 
 
 def test_the_limit_holds_for_all_gpus_together(daemon: Daemon) -> None:

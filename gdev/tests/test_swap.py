@@ -219,6 +219,43 @@ def test_a_paused_program_is_off_until_it_is_resumed(two_vgpus: Daemon) -> None:
     assert failed.stderr == "gdev: 1: no such process runs under gdev (gdev ps)\n"
 
 
+@contextlib.contextmanager
+def stopped_at_its_turn(daemon: Daemon) -> Iterator[tuple[Program, Program]]:
+    """Two programs of which one fits: the first is stopped, and gets its turn all the same."""
+    with (
+        concurrent.futures.ThreadPoolExecutor() as threads,
+        started(daemon, "a", 40, 1) as a,
+        started(daemon, "b", 40, 2) as b,
+    ):
+        daemon.must("pause", str(a.process.pid))
+        wait_for(daemon, a, "off, paused")
+        waiting = threads.submit(a.says, "check", 0, 1, 40 * MIB)
+        time.sleep(0.3)
+        a.process.send_signal(signal.SIGSTOP)
+        daemon.must("resume", str(a.process.pid))
+        wait_for(daemon, a, "moving in")
+        wait_for(daemon, b, "off")
+        yield a, b
+        a.process.send_signal(signal.SIGCONT)
+        waiting.result(TIMEOUT_S)
+
+
+def test_a_program_that_is_stopped_at_its_turn_holds_up_others_for_seconds(
+    two_vgpus: Daemon,
+) -> None:
+    with stopped_at_its_turn(two_vgpus) as (a, b):
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+        a.process.send_signal(signal.SIGCONT)
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+
+
+def test_a_program_that_is_stopped_at_its_turn_is_ended_after_a_while(two_vgpus: Daemon) -> None:
+    two_vgpus.must("vgpu", "set", "a", "--end-after", "1")
+    with stopped_at_its_turn(two_vgpus) as (a, b):
+        assert b.does("check", 0, 2, 40 * MIB) == [1]
+        assert a.process.wait(TIMEOUT_S) == -signal.SIGKILL
+
+
 def test_a_pause_outlasts_daemons(two_vgpus: Daemon) -> None:
     with paused(two_vgpus) as program:
         for _ in range(2):
