@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 
 #include "base/file_descriptor.hpp"
@@ -17,18 +19,22 @@ namespace gdev {
 class closer {
  public:
   /**
-   * Takes a descriptor, which is closed soon. Does not wait for that, unless the system has no
-   * thread left. Signals that are blocked here are blocked in the thread.
+   * Takes a descriptor that came from a user, and is closed soon. Does not wait for that, unless
+   * the system has no thread left. Signals that are blocked here are blocked in the thread.
    */
-  void close(file_descriptor file) noexcept;
+  void close(file_descriptor file, std::uint64_t user) noexcept;
 
-  /** Tells whether so many are being closed that no more should be taken from clients. */
-  [[nodiscard]] bool is_full() const noexcept;
+  /** Tells whether so many of a user, or of all, are being closed that it may send no more. */
+  [[nodiscard]] bool is_full(std::uint64_t user) const noexcept;
 
  private:
-  // The threads may outlive this: the end of the process ends them.
-  std::shared_ptr<std::atomic<std::size_t>> closing_ =
-      std::make_shared<std::atomic<std::size_t>>(0);
+  /** How many are being closed. The threads may outlive this: the end of the process ends them. */
+  using count = std::shared_ptr<std::atomic<std::size_t>>;
+
+  count of(std::uint64_t user);
+
+  count all_ = std::make_shared<std::atomic<std::size_t>>(0);
+  std::map<std::uint64_t, count> of_users_;
 };
 
 }  // namespace gdev

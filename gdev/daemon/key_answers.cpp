@@ -39,9 +39,9 @@ int flags_of(std::uint64_t number) noexcept {
 
 key_answers::key_answers(accounts& charged) : charged_(charged), keys_(random_id()) {}
 
-bool key_answers::takes_descriptor(const message& asked, bool is_client) const noexcept {
-  return is_client && asked.version == protocol_version && asked.kind == message_kind::key_make &&
-         !closer_.is_full();
+bool key_answers::takes_descriptor(const message& asked, const key_caller& from) const noexcept {
+  return from.is_client && asked.version == protocol_version &&
+         asked.kind == message_kind::key_make && !closer_.is_full(from.who.user);
 }
 
 message key_answers::answer(const key_caller& from, const message& asked, file_descriptor given,
@@ -49,7 +49,7 @@ message key_answers::answer(const key_caller& from, const message& asked, file_d
   message said;
   said.kind = asked.kind;
   if (!from.is_client && asked.kind <= message_kind::key_detach) {
-    closer_.close(std::move(given));
+    closer_.close(std::move(given), from.who.user);
     said.error = ENOTCONN;
     return said;
   }
@@ -102,7 +102,7 @@ int key_answers::make(const key_caller& from, const message& asked, file_descrip
   segment_id id = 0;
   int error = keys_.get(made.key, made.bytes, flags, from.who, id);
   if (error != ENOENT) {
-    closer_.close(std::move(made.chunk));  // another was sooner
+    closer_.close(std::move(made.chunk), from.who.user);  // another was sooner
     put(said, {id, 0});
     return error;
   }
@@ -129,7 +129,7 @@ int key_answers::make(const key_caller& from, const message& asked, file_descrip
       made = keys_.take(id);
     }
   }
-  closer_.close(std::move(made.chunk));
+  closer_.close(std::move(made.chunk), from.who.user);
   put(said, {id, error == 0 ? std::uint64_t{1} : 0});
   return error;
 }
@@ -172,7 +172,7 @@ void key_answers::settle() noexcept {
   for (segment dropped; keys_.take_dropped(dropped); dropped = segment()) {
     charged_.give_back(dropped.vgpu, dropped.physical / account_unit);
     crash_point("key_given_back");
-    closer_.close(std::move(dropped.chunk));
+    closer_.close(std::move(dropped.chunk), dropped.creator.user);
   }
 }
 

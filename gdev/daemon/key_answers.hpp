@@ -22,7 +22,7 @@ class key_answers {
   explicit key_answers(accounts& charged);
 
   /** Tells whether a descriptor that comes with a message is to be received; answer() takes it. */
-  [[nodiscard]] bool takes_descriptor(const message& asked, bool is_client) const noexcept;
+  [[nodiscard]] bool takes_descriptor(const message& asked, const key_caller& from) const noexcept;
 
   /**
    * Answers a message of which is_of_keys() is true. given: the descriptor that came with it. sent:

@@ -261,7 +261,7 @@ void server::receive(connection& from) {
   };
   // A message is looked at first: the kernel drops descriptors that are not expected.
   const bool has_room =
-      size_of(MSG_PEEK) == sizeof asked && keys_.takes_descriptor(asked, from.has_joined);
+      size_of(MSG_PEEK) == sizeof asked && keys_.takes_descriptor(asked, caller(from));
   envelope<1> letter(asked);
   const ssize_t size = has_room ? recvmsg(from.socket.number(), letter.header(),
                                           MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC)

@@ -8,7 +8,6 @@
 #include "base/fnv.hpp"
 #include "base/saturating.hpp"
 #include "interposer/driver.hpp"
-#include "protocol/account.hpp"
 
 namespace gdev {
 
@@ -40,8 +39,10 @@ refused_chunks::~refused_chunks() { withheld = 0; }
 gpu_facts refused_chunks::look(std::uint64_t refused) noexcept {
   gpu_facts seen = look_at_gpu();
   if (++refusals_ > 1 && seen.free >= refused) {
-    // It would have given all of it but less than a chunk.
-    const std::uint64_t left = refused - std::min(refused, chunk_bytes_max);
+    // How much it keeps shows only when it gives again: a little more with each refusal.
+    constexpr std::uint64_t granularity = std::uint64_t{2} << 20;
+    const std::uint64_t step = granularity << std::min(refusals_ - 2, 16U);
+    const std::uint64_t left = refused - std::min(refused, step);
     withheld += seen.free - left;
     seen.free = left;
   }

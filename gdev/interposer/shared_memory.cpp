@@ -1,6 +1,8 @@
 #define GDEV_SHARED_MEMORY_EXPORTED
 #include "interposer/shared_memory.hpp"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -13,6 +15,7 @@
 #include "interposer/driver.hpp"
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
+#include "interposer/gpu_facts.hpp"
 
 namespace gdev {
 
@@ -176,12 +179,22 @@ int make_segment(message asked) noexcept {
     return -ENOMEM;
   }
   const std::uint64_t physical = (bytes + unit - 1) / unit * unit;
-  if (const int error = use_memory(physical); error != 0) {
-    return -error;
-  }
+  // Where the GPU is full although the daemon has thought that there is room: with_account().
+  constexpr int tries_max = 6;
+  refused_chunks refusals;
   file_descriptor chunk;
-  int error = 0;
-  {
+  int error = ENOMEM;
+  for (int tries = 0; tries < tries_max && error == ENOMEM; ++tries) {
+    if (tries != 0) {
+      free_memory(physical);
+      if (const gpu_facts seen = refusals.look(physical); seen.number == 0 || !use_gpu(seen)) {
+        return -ENOMEM;
+      }
+      usleep(5'000);
+    }
+    if (const int refused = use_memory(physical); refused != 0) {
+      return -refused;
+    }
     const submission in_turn(work::other);
     error = errno_of(make_chunk(physical, here.device, chunk));
   }

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from .gdev_daemon import NOT_READY, OUT_OF_MEMORY, Daemon, Program, seed_of_test
+from .segments import MAKE
 from .simulated_gpu import BUILD, TIMEOUT_S
 
 MIB = 1 << 20
@@ -58,6 +59,21 @@ def test_memory_that_the_driver_does_not_give_keeps_nobody_off(
             for program, value in ((a, 1), (b, 2)):
                 for key in range(20):
                     assert program.does("check", key, value, 2 * MIB) == [1]
+
+
+def test_shared_memory_that_the_driver_does_not_give_makes_others_leave(
+    two_vgpus: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDEV_SIMULATED_WITHHELD", str(10 * MIB))
+    with (
+        started(two_vgpus, "a", 20, 1) as a,
+        two_vgpus.program("b", "shared_memory") as b,
+    ):
+        b.does("init")
+        segment = b.does("get", 7, 40 * MIB, MAKE)[0]
+        wait_for(two_vgpus, a, "off")
+        b.does("rm", segment)
+        assert a.does("check", 0, 1, 20 * MIB) == [1]
 
 
 def test_programs_that_fit_together_are_left_alone(two_vgpus: Daemon) -> None:
