@@ -246,7 +246,7 @@ def stopped_at_its_turn(daemon: Daemon) -> Iterator[tuple[Program, Program]]:
         daemon.must("pause", str(a.process.pid))
         wait_for(daemon, a, "off, paused")
         waiting = threads.submit(a.says, "check", 0, 1, 40 * MIB)
-        time.sleep(0.3)
+        wait_for(daemon, a, "off, paused, waits for memory")
         a.process.send_signal(signal.SIGSTOP)
         daemon.must("resume", str(a.process.pid))
         wait_for(daemon, a, "moving in")
@@ -266,8 +266,8 @@ def test_a_program_that_is_stopped_at_its_turn_holds_up_others_for_seconds(
 
 
 def test_a_program_that_is_stopped_at_its_turn_is_ended_after_a_while(two_vgpus: Daemon) -> None:
-    two_vgpus.must("vgpu", "set", "a", "--end-after", "1")
     with stopped_at_its_turn(two_vgpus) as (a, b):
+        two_vgpus.must("vgpu", "set", "a", "--end-after", "1")
         assert b.does("check", 0, 2, 40 * MIB) == [1]
         assert a.process.wait(TIMEOUT_S) == -signal.SIGKILL
 
