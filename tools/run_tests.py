@@ -31,7 +31,7 @@ COMPILE_TIMEOUT_S = 3600
 SANITIZERS = ("tsan", "asan")
 # All tests of the first run each day, and a share of the others; but not those whose bounds of time
 # hold at full speed only.
-GDEV_CHECKED_TESTS = ("protocol", "swap", "handles")
+GDEV_CHECKED_TESTS = ("protocol", "swap", "pause", "handles")
 GDEV_UNCHECKED = "allocations_of_others_make_none_fail or work_that_does_not_end"
 GDEV_SHARES = 12
 

@@ -14,6 +14,27 @@ constexpr std::size_t users_max = 64;            // whose counts are kept when t
 
 }  // namespace
 
+/** Counts for a user and for all while it is there. Relaxed: the counts order nothing. */
+class closer::place {
+ public:
+  place(count own, count all) noexcept : own_(std::move(own)), all_(std::move(all)) {
+    own_->fetch_add(1, std::memory_order_relaxed);
+    all_->fetch_add(1, std::memory_order_relaxed);
+  }
+  place(place&&) noexcept = default;
+  place& operator=(place&&) = delete;
+  ~place() {
+    if (own_ != nullptr) {
+      own_->fetch_sub(1, std::memory_order_relaxed);
+      all_->fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  count own_;
+  count all_;
+};
+
 closer::count closer::of(std::uint64_t user) {
   if (of_users_.size() >= users_max) {
     std::erase_if(of_users_,
@@ -30,27 +51,12 @@ void closer::close(file_descriptor file, std::uint64_t user) noexcept {
   if (!file) {
     return;
   }
-  // Relaxed: the counts order nothing.
-  const auto add = [](const count& one, std::size_t number) {
-    one->fetch_add(number, std::memory_order_relaxed);
-  };
-  constexpr std::size_t less_one = ~std::size_t{0};
-  count own;
   try {
-    own = of(user);
-    add(own, 1);
-    add(all_, 1);
-    std::thread([add, own, all = all_, taken = std::move(file)]() mutable {
-      taken = file_descriptor();
-      add(own, less_one);
-      add(all, less_one);
+    std::thread([taken = std::move(file), counted = place(of(user), all_)]() mutable {
+      taken = file_descriptor();  // before it does not count any more
     }).detach();
   } catch (const std::exception&) {
     // There is no thread or no memory. It is closed by now, or when this returns.
-    if (own != nullptr) {
-      add(own, less_one);
-      add(all_, less_one);
-    }
   }
 }
 

@@ -31,6 +31,7 @@ class closer {
   /** How many are being closed. The threads may outlive this: the end of the process ends them. */
   using count = std::shared_ptr<std::atomic<std::size_t>>;
 
+  class place;
   count of(std::uint64_t user);
 
   count all_ = std::make_shared<std::atomic<std::size_t>>(0);

@@ -49,8 +49,7 @@ message key_answers::answer(const key_caller& from, const message& asked, file_d
   message said;
   said.kind = asked.kind;
   if (!from.is_client && asked.kind <= message_kind::key_detach) {
-    closer_.close(std::move(given), from.who.user);
-    said.error = ENOTCONN;
+    said.error = ENOTCONN;  // no descriptor was taken from it: takes_descriptor()
     return said;
   }
   const segment_id id = asked.numbers[0];

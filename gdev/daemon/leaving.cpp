@@ -35,16 +35,19 @@ std::uint64_t turns::turn_ns(const client& one) const {
 /** Tells whether a client need not leave: its virtual GPU was promised what it has. */
 bool turns::is_reserved(const client& one) const {
   const std::uint64_t reserve = accounts_.policy_of(one.id).reserve;
+  if (reserve == 0) {
+    return false;
+  }
   std::uint64_t in_sum = 0;  // of its virtual GPU
   for (const auto& [id, other] : clients_) {
-    if (in_sum > reserve || reserve == 0) {
+    if (in_sum > reserve) {
       break;
     }
     if (other.gpu == one.gpu && accounts_.are_together(id, one.id)) {
       in_sum += other.now == phase::out ? wired(other) : room(other);
     }
   }
-  return reserve != 0 && in_sum <= reserve;
+  return in_sum <= reserve;
 }
 
 /** Tells whether a client could leave for another one, when its turn is over. */
@@ -199,6 +202,7 @@ void turns::start_leaving(client& one, bool was_off, std::uint64_t now) {
   one.was_off = was_off;
   one.since_ns = now;
   note_progress(one, now);
+  begin_blocking(one, now);
 }
 
 /** From now on others wait for a client, unless they do already: `end_after` counts. */
@@ -227,7 +231,6 @@ void turns::begin_leaving(client& one, std::uint64_t now) {
   one.is_held = false;
   start_leaving(one, false, now);
   crash_point("leaving");
-  begin_blocking(one, now);
   one.kept = one.is_paused ? 0 : granted(one);  // all, until others need it
   tell_kept(one);
   look_soon(one.gpu, now);
@@ -240,7 +243,6 @@ void turns::send_back(client& one, std::uint64_t now) {
   }
   one.is_held = false;
   start_leaving(one, true, now);
-  begin_blocking(one, now);
   one.kept = one.is_paused ? 0 : granted(one);  // what it had, until others need it
   tell_kept(one);
 }

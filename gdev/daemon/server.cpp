@@ -190,13 +190,13 @@ void server::accept_some() {
         connections_.size() >= connections_max - (may_command(*made) ? 0 : connections_kept)) {
       continue;
     }
-    made->process = process_of(socket.number(), made->peer.pid);
     if (!may_command(*made) &&
         std::count_if(connections_.begin(), connections_.end(), [&](const auto& one) {
           return one.second->peer.uid == made->peer.uid;
         }) >= connections_of_user_max) {
       continue;
     }
+    made->process = process_of(socket.number(), made->peer.pid);
     made->id = next_id_++;
     made->socket = std::move(socket);
     try {

@@ -1,8 +1,6 @@
 #define GDEV_SHARED_MEMORY_EXPORTED
 #include "interposer/shared_memory.hpp"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -16,6 +14,7 @@
 #include "interposer/driver_scope.hpp"
 #include "interposer/gate.hpp"
 #include "interposer/gpu_facts.hpp"
+#include "interposer/with_account.hpp"
 
 namespace gdev {
 
@@ -179,32 +178,29 @@ int make_segment(message asked) noexcept {
     return -ENOMEM;
   }
   const std::uint64_t physical = (bytes + unit - 1) / unit * unit;
-  // Where the GPU is full although the daemon has thought that there is room: with_account().
-  constexpr int tries_max = 6;
-  refused_chunks refusals;
   file_descriptor chunk;
-  int error = ENOMEM;
-  for (int tries = 0; tries < tries_max && error == ENOMEM; ++tries) {
-    if (tries != 0) {
-      free_memory(physical);
-      if (const gpu_facts seen = refusals.look(physical); seen.number == 0 || !use_gpu(seen)) {
-        return -ENOMEM;
-      }
-      usleep(5'000);
-    }
-    if (const int refused = use_memory(physical); refused != 0) {
-      return -refused;
+  int error = 0;
+  const auto attempt = [&] {
+    if (error = use_memory(physical); error != 0) {
+      return false;
     }
     const submission in_turn(work::other);
     error = errno_of(make_chunk(physical, here.device, chunk));
+    if (error != 0) {
+      free_memory(physical);
+    }
+    return error == ENOMEM;
+  };
+  refused_chunks refusals;
+  while_refused(attempt, [&] { return refusals.look(physical); });
+  if (error != 0) {
+    return -error;
   }
-  if (error == 0) {
-    asked.kind = message_kind::key_make;
-    asked.numbers[3] = physical;
-    file_descriptor none;
-    error = ask_for_segment(asked, chunk.number(), none);
-    crash_point("segment_sent");
-  }
+  asked.kind = message_kind::key_make;
+  asked.numbers[3] = physical;
+  file_descriptor none;
+  error = ask_for_segment(asked, chunk.number(), none);
+  crash_point("segment_sent");
   if (error != 0 || asked.numbers[1] == 0) {
     chunk = file_descriptor();
     free_memory(physical);

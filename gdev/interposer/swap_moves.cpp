@@ -192,11 +192,9 @@ bool swappable_memory::drain(std::chrono::steady_clock::time_point deadline) {
     if (done != nullptr) {
       call_driver<CUresult>(id_cuEventDestroy_v2, done);
     }
-    if (result == CUDA_ERROR_NOT_READY || is_of_capture(result)) {
+    if (result == CUDA_ERROR_NOT_READY || is_of_capture(result) ||
+        result == CUDA_ERROR_OUT_OF_MEMORY) {  // of an event: it is tried again
       return false;
-    }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-      return false;  // of an event: it is tried again
     }
     // An error, or a driver before 12.5: waiting is all that is left, for as long as work takes.
     if (result != CUDA_SUCCESS && (!may_wait || !synchronize(context))) {

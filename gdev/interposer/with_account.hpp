@@ -21,10 +21,25 @@
 namespace gdev {
 
 /**
- * Calls the driver with `bytes` of the account; record() gets them when it has succeeded.
+ * Calls attempt() until it returns false: until the GPU does not refuse what the daemon granted.
  *
- * If the GPU is full although the daemon has thought that there is room, the daemon learns what is
- * free, and is asked again: it may make others leave. look(): what it learns after a refusal.
+ * If the GPU is full although the daemon has thought that there is room, the daemon learns what
+ * look() finds there, and is asked again: it may make others leave. So a few times at most.
+ */
+template <typename Attempt, typename Look>
+void while_refused(Attempt&& attempt, Look&& look) {
+  constexpr int tries_max = 6;
+  for (int tries = 1; attempt() && tries < tries_max; ++tries) {
+    if (const gpu_facts seen = look(); seen.number == 0 || !use_gpu(seen)) {
+      return;
+    }
+    usleep(5'000);  // others may be about to allocate what they were granted
+  }
+}
+
+/**
+ * Calls the driver with `bytes` of the account; record() gets them when it has succeeded. look():
+ * while_refused().
  */
 template <typename Call, typename Record, typename Look>
 CUresult with_account(std::uint64_t bytes, memory_place where, Call&& call, Record&& record,
@@ -36,34 +51,26 @@ CUresult with_account(std::uint64_t bytes, memory_place where, Call&& call, Reco
   if (where != memory_place::elsewhere) {
     pools().make_room(bytes);
   }
-  constexpr unsigned tries_max = 6;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  bool was_on_host = false;  // the refused memory
-  for (unsigned tries = 0; tries < tries_max && result == CUDA_ERROR_OUT_OF_MEMORY; ++tries) {
-    if (tries != 0 && !std::exchange(was_on_host, false)) {
-      if (where == memory_place::elsewhere) {
-        break;
+  const auto attempt = [&] {
+    for (;;) {
+      auto held = std::make_shared<holding>();
+      if (result = held->take(bytes, where); result != CUDA_SUCCESS) {
+        return false;
       }
-      const gpu_facts seen = look();
-      if (seen.number == 0 || !use_gpu(seen)) {
-        break;
+      const submission in_turn(work::other);
+      result = call(held);
+      if (result == CUDA_SUCCESS) {
+        record(std::move(held));
+        return false;
       }
-      usleep(5'000);  // others may be about to allocate what they were granted
-    }
-    auto held = std::make_shared<holding>();
-    if (result = held->take(bytes, where); result != CUDA_SUCCESS) {
-      break;
-    }
-    const submission in_turn(work::other);
-    result = call(held);
-    if (result == CUDA_SUCCESS) {
-      record(std::move(held));
-    } else if (held->is_on_host()) {
+      if (!held->is_on_host()) {
+        return result == CUDA_ERROR_OUT_OF_MEMORY && where != memory_place::elsewhere;
+      }
       where = memory_place::here;  // the host has none: it waits
-      was_on_host = true;
-      result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-  }
+  };
+  while_refused(attempt, std::forward<Look>(look));
   return result;
 }
 

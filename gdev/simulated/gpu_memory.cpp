@@ -58,6 +58,12 @@ std::size_t blocks_in(std::size_t file_bytes) noexcept {
   return count;
 }
 
+/** Returns what is counted as free, and never given: a driver may keep memory for itself. */
+std::size_t withheld_bytes() {
+  const char* const given = std::getenv("GDEV_SIMULATED_WITHHELD");
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : 0;
+}
+
 }  // namespace
 
 gpu_memory::gpu_memory(const char* path, std::size_t bytes) {
@@ -121,12 +127,6 @@ std::map<std::uint32_t, std::uint64_t> gpu_memory::owners() const {
     }
   }
   return all;
-}
-
-/** Returns what is counted as free, and never given: a driver may keep memory for itself. */
-std::size_t withheld_bytes() {
-  const char* const given = std::getenv("GDEV_SIMULATED_WITHHELD");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 0;
 }
 
 chunk gpu_memory::allocate(std::size_t blocks) {

@@ -30,7 +30,7 @@ TIMEOUT_S = 60
 def gpu_folder() -> Iterator[Path]:
     """A folder for the files of simulated GPUs, in memory where that has room for many.
 
-    Each kernel changes such a file; on a disk that takes an eighth of the tests' time.
+    Each kernel changes such a file, and on a disk its pages are written back.
     """
     memory = Path("/dev/shm")
     has_room = memory.is_dir() and shutil.disk_usage(memory).free >= 2 << 30

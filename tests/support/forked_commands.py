@@ -183,7 +183,7 @@ def _main() -> None:
 
 
 def _end_at_once(status: object) -> None:
-    """Ends the process without taking the modules apart, which is half of a command's time.
+    """Ends the process without taking the modules apart, which takes longer than most commands.
 
     Returns where only the interpreter knows what to do: a status that is a text, output that cannot
     be written.
